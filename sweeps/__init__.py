@@ -7,9 +7,9 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeps import compare
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
+    from sweeps.comparison.command import compare
     from sweeps.figures import Figure, Picture
     from sweeps.output import drawing
     from sweeps.runner.driver import ChunksFailed
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from sweeps.runner.spec import Sweep, load
     from sweeps.runner.store import StoreError
     from sweeps.studies.optimum.best import best, transfer
-    from sweeps.studies.phase import figure as phase
+    from sweeps.studies.phase import figure as diagrams
+    from sweeps.studies.phase.figure import phase
     from sweeps.studies.scaling import scaling
     from sweeps.systems.base import Labels, Prediction, Row, System
     from sweeps.systems.experiment import Experiment, experiment
@@ -42,6 +43,7 @@ __all__ = [
     "best",
     "compare",
     "crossing",
+    "diagrams",
     "difference",
     "drawing",
     "evaluate",
@@ -71,7 +73,7 @@ _SOURCES = {
     "Experiment": "sweeps.systems.experiment:Experiment",
     "experiment": "sweeps.systems.experiment:experiment",
     "best": "sweeps.studies.optimum.best:best",
-    "compare": "sweeps.compare",
+    "compare": "sweeps.comparison.command:compare",
     "explain": "sweeps.commands.explain:explain",
     "Figure": "sweeps.figures:Figure",
     "Picture": "sweeps.figures:Picture",
@@ -84,7 +86,8 @@ _SOURCES = {
     "load": "sweeps.runner.spec:load",
     "moments": "sweeps.runner.labels:moments",
     "open": "sweeps.runner.run:open_sweep",
-    "phase": "sweeps.studies.phase.figure",
+    "diagrams": "sweeps.studies.phase.figure",
+    "phase": "sweeps.studies.phase.figure:phase",
     "relative_error": "sweeps.runner.labels:relative_error",
     "run": "sweeps.runner.run:run",
     "scaling": "sweeps.studies.scaling:scaling",

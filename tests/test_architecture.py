@@ -65,7 +65,7 @@ FLOORS = {
         "recipes": 1,
         "systems": 2,
         "runner": 3,
-        "compare": 4,
+        "comparison": 4,
         "figures": 4,
         "studies": 5,
         "commands": 6,

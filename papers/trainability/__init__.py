@@ -67,18 +67,18 @@ class Trainability(sweeps.Figure):
             if not np.less(*(ends := getattr(self, name))):
                 raise ValueError(f"{name} = {ends}: must increase")
         rule = dataclasses.replace(self.run.rule, eta={"Y": 1.0, "Z": 1.0})
-        side, trained = CELLS * 2**self.levels, sweeps.phase.TRAINED
+        side, trained = CELLS * 2**self.levels, sweeps.diagrams.TRAINED
         run, axes = dataclasses.replace(self.run, rule=rule), self.axes(side)
         axes["seed"] = [run.seed]
         plane = sweeps.Sweep(run, axes, self.theory, trained.record, title=self.NAME)
 
         def measure(name, points):
-            part = sweeps.phase.at_points(plane, points, name)
+            part = sweeps.diagrams.at_points(plane, points, name)
             data = sweeps.run(part, self.out / name).load().isel(seed=0)
             return trained.classify(data).values, data.relative_loss.values
 
-        lattice = sweeps.phase.Lattice((side, side), (CELLS, CELLS), self.levels)
-        return sweeps.phase.Refinement(lattice, measure)
+        lattice = sweeps.diagrams.Lattice((side, side), (CELLS, CELLS), self.levels)
+        return sweeps.diagrams.Refinement(lattice, measure)
 
     def draw(self, data: Any):
         levels, fit = data.levels(), None
@@ -103,7 +103,7 @@ class Trainability(sweeps.Figure):
         trained = np.zeros((CELLS + 1, CELLS + 1), bool)
         trained[tuple(np.rint(levels[0].places * CELLS).astype(int).T)] = levels[0].region == 1
         said, axes = [text], dict(reversed(self.axes(CELLS).items()))
-        lines = sweeps.phase.edges(self.run, axes, self.out) if self.edge else []
+        lines = sweeps.diagrams.edges(self.run, axes, self.out) if self.edge else []
         for line in picture.lines(left, lines):
             right = 100 * ((line.values.values < 0) == trained).mean()
             said.append(

@@ -45,10 +45,10 @@ def losses(ax, refinement, rates):
 
 def lines(ax, edges):
     """Draw the lines of the edge of stability that cross the plane, and return them."""
-    drawn, keys = [*filter(sweeps.phase.crosses, edges)], []
+    drawn, keys = [*filter(sweeps.diagrams.crosses, edges)], []
     for line in drawn:
         dashes = line.style[1]
-        for x, y in sweeps.phase.contour(line.values):
+        for x, y in sweeps.diagrams.contour(line.values):
             ax.plot(x, y, color=EDGE, ls=dashes, lw=1.8, path_effects=drawing.cased(1.8))
         keys.append(drawing.key(line.text, color=EDGE, ls=dashes))
     if keys:

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
+import xarray as xr
 
 from dynsim import Problem, Rule, Status, Trajectory, log_times
 from dynsim.precision import precision
@@ -24,6 +26,9 @@ from sweeps.runner.progress import quiet, say
 from sweeps.systems import registry
 from sweeps.systems.base import Prediction, Row
 from sweeps.systems.experiment import Experiment, made
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOSSES = 256
 """Number of recorded times of the loss, which is interpolated between them."""
@@ -46,14 +51,15 @@ class Explain:
     json: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Explanation:
-    """The predictions of `explain`, a table.
+    """The predictions of `explain`: a table, and the course of the loss.
 
     Attributes:
         about: the run: its problem, rule and steps.
         theory: title of the theory that computed the mean, the first applicable one.
         status: status of its solve.
+        course: the predicted `loss` over `time`, and `loss_error`, NaN where it is not known.
         rows: quantities with their prediction, its error, and the assumption that is strained.
         applicable: titles of the theories that describe the run, by name; empty if its system
             predicts it by itself, as that of the attention layer in Y and Z does.
@@ -66,11 +72,13 @@ class Explanation:
     Example:
         >>> found = sweeps.explain("saxe", eta=0.1, steps=200)
         >>> found["loss at the end"].prediction, found["loss at the end"].error
+        >>> figure = found.plot()
     """
 
     about: str
     theory: str
     status: str
+    course: xr.Dataset
     rows: tuple[Row, ...]
     applicable: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -88,7 +96,36 @@ class Explanation:
         """The assumptions that hold poorly for this run, one sentence each."""
         return tuple(row.strained for row in self.rows if row.strained)
 
-    def text(self) -> str:
+    @property
+    def dataset(self) -> xr.Dataset:
+        """The course of the loss over `time`, and the table over `quantity`: `prediction`, NaN
+        where it is a word, `error` and the `strained` assumption."""
+        rows = [row for row in self.rows if not isinstance(row.prediction, str)]
+        names = ("prediction", "error", "strained")
+        table = {n: ("quantity", [getattr(row, n) for row in rows]) for n in names}
+        return self.course.assign(table).assign_coords(quantity=[row.quantity for row in rows])
+
+    def plot(self) -> "Figure":
+        """Draw the predicted loss over time, within its error, and when it has fallen by parts."""
+        from sweeps.output import drawing
+
+        figure, ((ax,),) = drawing.panels(1, 1, width=5, height=3.4)
+        time, loss, error = (self.course[n] for n in ("time", "loss", "loss_error"))
+        ax.plot(time, loss, label=self.theory)
+        ax.fill_between(time, loss - error, loss + error, alpha=0.25, lw=0)
+        for place, label in enumerate(("half", "90 %"), 1):
+            step = self[f"{label} of the decrease by step"].prediction
+            style = {"color": drawing.colour(place), "ls": drawing.DASHES[place]}
+            ax.axvline(float(step), label=f"{label} of the decrease", **style)
+        ax.set_title(textwrap.fill(self.about, 60))
+        drawing.finished(ax, {}, xlabel="time (step)", ylabel="loss")
+        return figure
+
+    def __repr__(self) -> str:
+        end = " ".join(shown(self.rows[1])).strip()
+        return f"<Explanation of {self.about}: {self.rows[1].quantity} {end} (with its error)>"
+
+    def __str__(self) -> str:
         """Format the table as text."""
         lines = [self.about, ""]
         parts = {"theories that apply:": self.applicable}
@@ -135,22 +172,25 @@ def run(config: Explain) -> None:
     found = _explained(config.run)
     if config.json:
         rows = [row._asdict() for row in found.rows]
-        table = dataclasses.asdict(found) | {"rows": rows, "strained": found.strained}
+        table = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+        table |= {"rows": rows, "strained": found.strained}
+        del table["course"]
         print(json.dumps(output.as_json(table), indent=2))
     else:
-        print(found.text())
+        print(found)
 
 
-def explain(run: Any = "yz", /, **settings: Any) -> Explanation:
+def explain(run: Any = "yz", rule: Any = None, /, **settings: Any) -> Explanation:
     """Predict a run from the best applicable theory, with the errors of the prediction and the
     assumptions that the run strains.
 
     Args:
         run: a `sweeps.Experiment`; or a problem or its name, as in `sweeps.experiment`.
+        rule: the update rule; by default that of the problem.
         settings: settings of the run, by name.
 
     Returns:
-        A table: see `Explanation`.
+        A table: see `Explanation`. `print` shows all of it, and `plot()` draws the loss.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed; or if no theory describes the
@@ -159,7 +199,7 @@ def explain(run: Any = "yz", /, **settings: Any) -> Explanation:
     Example:
         >>> found = sweeps.explain("yz", eta_y=1.0, eta_z=0.1, steps=50)
     """
-    asked = made(run, **settings)
+    asked = made(run, rule, **settings)
     asked.check(rounded=False)
     with quiet():
         return _explained(asked)
@@ -202,7 +242,8 @@ def _explained(run: Experiment) -> Explanation:
             apart, descent = strain.against_descent(problem, rule, key(), theory, *curve)
 
         # The loss, and when it falls.
-        rows = _of_loss(predicted, apart)
+        course = _course(predicted)
+        rows = _of_loss(predicted, course.loss_error.values, apart)
         rows[1] = descent.pop(0) if descent else rows[1]
         if (last := solved.times[-1]) < (steps or last):
             rows[1] = rows[1]._replace(quantity=f"loss at step {last:g}")
@@ -220,7 +261,7 @@ def _explained(run: Experiment) -> Explanation:
     about = f"{run.about}: {predicted.sizes}" if predicted.sizes else run.about
     about = " ".join(f"{about}, {run.rule}, {steps or last:g} steps".split())
     titles = {name: each.title or name for name, each in theories.items()}
-    return Explanation(about, theory, status.name, tuple(rows), titles, refused, compared)
+    return Explanation(about, theory, status.name, course, tuple(rows), titles, refused, compared)
 
 
 def _solved(run: Experiment, theories: Mapping[str, AnyTheory]) -> Prediction | None:
@@ -253,13 +294,21 @@ def _changing(rule: Rule) -> list[Schedule]:
     return [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
 
 
-def _of_loss(predicted: Prediction, apart: Callable[[float], float] | None) -> list[Row]:
+def _course(predicted: Prediction) -> xr.Dataset:
+    """Return the predicted loss over time and its error, NaN where that is not known."""
+    times, loss = (np.asarray(each) for each in (predicted.solved.times, predicted.solved["loss"]))
+    unknown = np.where((times == 0) | predicted.exact, 0.0, math.nan)
+    error = np.asarray((predicted.solved.mean_error or {}).get("loss", unknown))
+    return xr.Dataset({"loss": ("time", loss), "loss_error": ("time", error)}, {"time": times})
+
+
+def _of_loss(
+    predicted: Prediction, error: np.ndarray, apart: Callable[[float], float] | None
+) -> list[Row]:
     """Return rows of the loss at both ends, and of the steps at which it has fallen by parts of its
     decrease; `apart` returns by how much descent reaches a level at another step."""
     solved = predicted.solved
     times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
-    unknown = np.where((times == 0) | predicted.exact, 0.0, math.nan)
-    error = np.asarray((solved.mean_error or {}).get("loss", unknown))
     groups = np.asarray(solved.observables.get(strain.GROUPED, np.zeros((len(times), 0))))
 
     def sampled(statistic: Callable[[np.ndarray], float]) -> float:

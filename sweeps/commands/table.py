@@ -78,7 +78,7 @@ class Command(NamedTuple):
 
 
 TABLE = """
-compare sweeps.compare.command:Compare
+compare sweeps.comparison.command:Compare
 explain sweeps.commands.explain:Explain still
 sweep sweeps.commands.sweep:SweepCommand own still file
 info sweeps.commands.reading:Info still quick store

@@ -75,7 +75,7 @@ def contour(values: xr.DataArray, level: float = 0.0) -> list[tuple[np.ndarray, 
     Example:
         >>> import xarray as xr
         >>> values = xr.DataArray([[-1.0, 1.0]] * 2, {"a": [0.0, 1.0], "eta": [0.0, 2.0]})
-        >>> [x.tolist() for x, y in sweeps.phase.contour(values)]
+        >>> [x.tolist() for x, y in sweeps.diagrams.contour(values)]
         [[1.0, 1.0]]
     """
     y, x = (values[dim] for dim in values.dims)

@@ -24,6 +24,8 @@ from sweeps.systems.experiment import Experiment
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
 WIDTH = 32
 """Characters per line of a label, as wide as a panel."""
+LONGEST_NAME = 42
+"""Longest description that names an axis of a figure; a setting with a longer one has its name."""
 COMMON = {
     "time": ("time", "step"),
     "steps": ("optimiser steps", "step"),
@@ -104,8 +106,8 @@ def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]
     # The unit of another package's observable is unknown.
     if f"{system.name}.{name}" in plugins.entry_points(GROUP):
         return words
-    if axis is not None and axis.field.doc:
-        words["long_name"] = re.split("[.:;]", axis.field.doc)[0]
+    if axis is not None and 0 < len(doc := re.split("[.:;]", axis.field.doc)[0]) <= LONGEST_NAME:
+        words["long_name"] = doc
     return {**words, "units": axis.field.unit if axis is not None and axis.field.unit else "1"}
 
 

@@ -121,9 +121,13 @@ def described(run: Experiment, axes: Collection[str]) -> str:
     """Describe a run in one line: its problem, settings that differ from their defaults, steps and
     batch, without the settings that vary along `axes`."""
     varied = [("dtype",), ("seed",), *(path(run, name) for name in axes)]
-    words = []
-    for at, value in _settings(encode(language(), run, full=False)):
-        if not any(at[: len(each)] == each for each in varied) and value is not None:
+    table, words = encode(language(), run, full=False), []
+    groups = language().run_defaults(table)[1] or ()
+    for at, value in _settings(table):
+        swept = any(at[: len(each)] == each for each in varied)
+        # A rate of all groups is the rate of none if the axes have all groups.
+        swept |= bool(groups) and all((*at, group) in varied for group in groups)
+        if not swept and value is not None:
             if at == ("problem", "kind") and ":" in str(value):
                 value = system_of(run).name
             words.append(str(value) if at[-1] == "kind" else f"{'.'.join(at[1:] or at)} = {value}")

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-class Rule(NamedTuple):
-    """A classification of runs into the regions of a diagram.
+class Regions(NamedTuple):
+    """The regions of a diagram: a classification of runs.
 
     Attributes:
         record: names of the observables that it reads, over time.
@@ -21,9 +21,11 @@ class Rule(NamedTuple):
         legend: name and colour of each code.
         lines: function of the same dataset that returns your own lines: by name in the legend,
             values over the two axes of the plane that are zero on the line. None for no lines.
+        failures: whether `classify` has a region for runs that did not end well. If not, they are
+            in a region of their own, "diverged", whatever `classify` returns for them.
 
     Example:
-        >>> learned = sweeps.phase.Rule(
+        >>> learned = sweeps.diagrams.Regions(
         ...     record=("loss",),
         ...     classify=lambda dataset: (dataset["loss"].isel(time=-1) < 0.1).astype(int),
         ...     legend={0: ("loss above 0.1", "#f0f0f0"), 1: ("below", "#4c8bbe")},
@@ -34,6 +36,7 @@ class Rule(NamedTuple):
     classify: Callable[["xr.Dataset"], "xr.DataArray"]
     legend: Mapping[int, tuple[str, str]]
     lines: Callable[["xr.Dataset"], Mapping[str, "xr.DataArray"]] | None = None
+    failures: bool = False
 
 
 class Line(NamedTuple):
@@ -48,7 +51,7 @@ class Line(NamedTuple):
     Example:
         >>> import xarray as xr
         >>> plane = xr.DataArray([[-1.0, 1.0]] * 2, {"a": [0.1, 1.0], "eta": [1.0, 3.0]})
-        >>> edge = sweeps.phase.Line("edge", "eta = 2", plane)
+        >>> edge = sweeps.diagrams.Line("edge", "eta = 2", plane)
     """
 
     name: str
@@ -69,7 +72,7 @@ class Predictions(NamedTuple):
         arrays: further arrays for phase.npz, by name.
 
     Example:
-        >>> sweeps.phase.Predictions().lines
+        >>> sweeps.diagrams.Predictions().lines
         ()
     """
 
@@ -84,25 +87,25 @@ class View(NamedTuple):
 
     Attributes:
         plane: training over the plane, a `sweeps.Sweep` over its two axes alone.
-        maps: what is drawn, as `sweeps.phase.maps` returns it; empty if nothing was computed.
-        rule: rule of the regions.
+        maps: what is drawn, as `sweeps.diagrams.maps` returns it; empty if nothing was computed.
+        regions: the regions.
         noise: whether to predict where noise decides the outcome.
         run: function of a sweep and the name of a folder that returns the results, stored there.
-        regions: function of a theory, points of the plane by their indices, and the name of a
+        solve: function of a theory, points of the plane by their indices, and the name of a
             folder, that returns the code of the most common region at each of the points by this
             theory; None if it does not describe the runs.
 
     Example:
         >>> def predict(view):
-        ...     return sweeps.phase.Predictions(arrays={"rates": view.plane.fields["eta"]})
+        ...     return sweeps.diagrams.Predictions(arrays={"rates": view.plane.fields["eta"]})
     """
 
     plane: Any
     maps: Mapping[str, "xr.Dataset"]
-    rule: Rule
+    regions: Regions
     noise: bool
     run: Callable[[Any, str], "xr.Dataset"]
-    regions: Callable[[str, Int[np.ndarray, "P 2"], str], Int[np.ndarray, " P"] | None]
+    solve: Callable[[str, Int[np.ndarray, "P 2"], str], Int[np.ndarray, " P"] | None]
 
 
 class Diagram(NamedTuple):
@@ -111,7 +114,7 @@ class Diagram(NamedTuple):
     Attributes:
         x, y: default axes; without these, the command needs both.
         observable: default observable.
-        rule: default rule of the regions; None for the status of the runs.
+        regions: default regions; None for the status of the runs.
         titles: titles of theories in the figure, where those of the theories are too long.
         aliases: other words for theories.
         best: function of training over the plane, a `sweeps.Sweep`, that returns the theory to
@@ -120,7 +123,7 @@ class Diagram(NamedTuple):
         flow: settings to change in runs that have no flow, to draw their edge of stability.
 
     Example:
-        >>> diagram = sweeps.phase.Diagram(x="eta:0.1:10", y="a:0.1:10")
+        >>> diagram = sweeps.diagrams.Diagram(x="eta:0.1:10", y="a:0.1:10")
         >>> from sweeps.systems import registry
         >>> system = registry.system("yz")._replace(name="mine", diagram=lambda: diagram)
     """
@@ -128,7 +131,7 @@ class Diagram(NamedTuple):
     x: str = ""
     y: str = ""
     observable: str = "loss"
-    rule: Rule | None = None
+    regions: Regions | None = None
     titles: Mapping[str, str] = MappingProxyType({})
     aliases: Mapping[str, str] = MappingProxyType({})
     best: Callable[[Any], str] | None = None

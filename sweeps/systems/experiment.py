@@ -235,8 +235,10 @@ def _check_rounded(node: Any, dtype: str) -> None:
             )
 
 
-def made(run: Experiment | str | Problem, /, **settings: Any) -> Experiment:
-    """Return a run with some settings: by `Experiment.at`, or by `experiment` for a problem."""
+def made(run: Experiment | str | Problem, rule: Any = None, /, **settings: Any) -> Experiment:
+    """Return a run with an update rule and settings: by `Experiment.at`, or by `experiment` for a
+    problem."""
+    settings = settings if rule is None else {"rule": rule, **settings}
     checks.kind("run", run, Experiment, str, Problem)
     return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
 

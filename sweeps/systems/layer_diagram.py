@@ -26,7 +26,7 @@ from odes.symmetric import check_applicable, check_rule
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.systems import yz
-from sweeps.systems.diagrams import Diagram, Line, Predictions, Rule, View
+from sweeps.systems.diagrams import Diagram, Line, Predictions, Regions, View
 from sweeps.systems.experiment import Experiment
 
 LEARNED = 0.5
@@ -76,7 +76,7 @@ def classify(dataset: xr.Dataset) -> xr.DataArray:
     return codes.transpose(*dataset["status"].dims).astype(np.int8).rename("region")
 
 
-RULE = Rule(
+REGIONS = Regions(
     record=("loss", "entropy", "speed"),
     classify=classify,
     legend={
@@ -86,6 +86,7 @@ RULE = Rule(
         Region.WINNER_TAKE_ALL: ("winner take all", "#0b2545"),
         Region.DIVERGED: ("diverged", "#b0b0b0"),
     },
+    failures=True,
 )
 STAGES = {
     "rise_end": (r"steps = $t_0'$", ":"),
@@ -94,8 +95,8 @@ STAGES = {
 }
 """Labels and dashes of the lines on which a stage of the closed form ends at the last step."""
 NOISE = ("noise", r"noise: $\sigma(z) = \max(|z|, \sigma_1)$")
-TIES = r"unstable ties: $\sigma_u = 1$"
-OVERSHOOT = r"steps overshoot: $\eta_Z h = 2 (1 + \mu)$"
+TIES = ("unstable ties", r"unstable ties: $\sigma_u = 1$")
+OVERSHOOT = ("steps overshoot", r"steps overshoot: $\eta_Z h = 2 (1 + \mu)$")
 """In place of unstable ties at infinite T, where no noise breaks ties."""
 _ETA = ("rule", "eta")
 TIE_AXES = {_ETA, (*_ETA, "Y"), (*_ETA, "Z"), ("rule", "momentum")}
@@ -157,10 +158,10 @@ def _corrected(
         if name == "simulation" or "share" in each:
             continue
         region = each["region"]
-        if view.rule is RULE:
+        if view.regions is REGIONS:
             yield f"{name} with noise", ("with noise", with_noise(region, noise))
         points = np.argwhere(large.transpose(*region.dims).values)
-        codes = view.regions(yz.NOISE, points, f"{name}-with-steps") if len(points) else None
+        codes = view.solve(yz.NOISE, points, f"{name}-with-steps") if len(points) else None
         if codes is not None:
             stepped = region.copy()
             stepped.values[tuple(points.T)] = codes
@@ -314,15 +315,16 @@ def tie_line(plane: Any) -> Line | None:
         values = np.asarray(solve(rules)).reshape(shape)
     # A flow that fails counts as beyond the line.
     values = np.where(np.isfinite(values), values, np.log(np.finfo(float).max))
-    name = OVERSHOOT if endless else TIES
-    return Line(name, name, xr.DataArray(values, axes, tuple(axes)), ("C0", "-", 1.6))
+    return Line(
+        *(OVERSHOOT if endless else TIES), xr.DataArray(values, axes, tuple(axes)), ("C0", "-", 1.6)
+    )
 
 
 DIAGRAM = Diagram(
     x="eta_y:1e-3:1e2",
     y="eta_z:1e-2:1e2",
     observable="entropy",
-    rule=RULE,
+    regions=REGIONS,
     titles={
         "symmetric-descent": "descent, T and batch infinite",
         "symmetric": "exact flow",

@@ -173,7 +173,7 @@ def test_an_import_does_not_change_the_precision_of_others(
 @pytest.mark.more
 def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
     few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
-    result = sweeps.compare.compare(theories=("still",), out=tmp_path, **few)
+    result = sweeps.compare(theories=("still",), out=tmp_path, **few)
     loss = result.predictions["still"]["loss"][0]
     # Zero weights to the end: 34 tokens are equally likely.
     np.testing.assert_allclose(loss, np.log(34), rtol=1e-12)

@@ -149,7 +149,7 @@ def border(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
     return {"the flow's border": 2 * steps * rate + math.log(LEARNED)}
 
 
-LEARNED_OR_NOT = sweeps.phase.Rule(
+LEARNED_OR_NOT = sweeps.diagrams.Regions(
     ("loss",), judge, {0: ("not learned", "#f0f0f0"), 1: ("learned", "#4c8bbe")}, border
 )
 STILL = Theory(

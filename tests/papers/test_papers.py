@@ -871,7 +871,7 @@ def test_a_phase_diagram_of_a_paper(
     monkeypatch.setattr(figure, "draw", lambda *given: drawn.append(draw(*given)) or drawn[0])
     run = sweeps.experiment("saxe", steps=60, batch="inf")
     axes = {"x": "eta:0.5:5:2", "y": "u0:0.01:0.1:2"}
-    sweeps.phase.run(sweeps.phase.Phase(run, **axes, out=tmp_path))
+    sweeps.diagrams.run(sweeps.diagrams.Phase(run, **axes, out=tmp_path))
     texts = [text.get_text() for text in drawn[0].findobj(Text)]
     assert "saxe, sgd, steps = 60, batch = inf" in texts
     assert "learning rate (1/step)" in texts

@@ -31,7 +31,7 @@ COMPUTING = (
     "sweeps.commands.explain",
     "sweeps.commands.reading",
     "sweeps.commands.sweep",
-    "sweeps.compare.command",
+    "sweeps.comparison.command",
     "sweeps.studies.phase.plane",
     "sweeps.studies.spectrum.singular",
 )

@@ -5,7 +5,7 @@ import numpy as np
 import sweeps
 from dynsim.two_stage.annealing import Annealing
 from sweeps import output
-from sweeps.compare.comparison import TRAINING, Comparison
+from sweeps.comparison.errors import TRAINING, Comparison
 
 SEEDS = 24
 """Number of runs, which determines their standard deviation to 15 %."""
@@ -25,7 +25,7 @@ def markdown() -> str:
     """Return the errors of theories, and standard deviations across seeds, in % in the L2 norm over
     eta-time."""
     theories = ("ode", "anchored", "sde", "seeds")
-    made = sweeps.compare.compare("two_stage", seeds=SEEDS, times=128, theories=theories)
+    made = sweeps.compare("two_stage", seeds=SEEDS, times=128, theories=theories)
     head = "", *NAMES.values()
     rows = [(title, *cells) for title, cells in {**errors(made), **deviations(made)}.items()]
     return "\n".join((f"{SEEDS} runs.", "", *output.markdown_table(head, rows))) + "\n"

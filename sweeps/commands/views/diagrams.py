@@ -15,9 +15,9 @@ from sweeps.runner.progress import count
 from sweeps.runner.run import open_sweep
 from sweeps.runner.store import Report
 from sweeps.runner.store.arrays import MISSING
-from sweeps.studies.phase.regions import BY_STATUS, NAMED, named
+from sweeps.studies.phase.regions import NAMED, chosen
 from sweeps.systems import registry
-from sweeps.systems.diagrams import Diagram, Rule
+from sweeps.systems.diagrams import Diagram, Regions
 from sweeps.systems.experiment import about
 
 PARTS = ("-refined", "-seeds")
@@ -115,21 +115,21 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _rule(
     diagram: Diagram, dataset: xr.Dataset, settings: dict[str, Any], report: Report
-) -> Rule | None:
-    """Return the rule that a diagram was drawn with, else that of its system or another one for
+) -> Regions | None:
+    """Return the regions that a diagram was drawn with, else those of its system, or others for
     which the recorded observables suffice."""
-    rules = [diagram.rule or BY_STATUS, *NAMED.values()]
+    rules = [chosen(None, diagram.regions), *NAMED.values()]
     if word := settings.get("regions"):
         try:
-            rules.insert(0, named(word))
+            rules.insert(0, chosen(word))
         except ValueError as error:
             report(f"{error}; using the regions of the system instead")
     return next((each for each in rules if {*each.record} <= {*dataset.data_vars}), None)
 
 
-def _regions(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
+def _regions(dataset: xr.Dataset, regions: Regions) -> xr.DataArray:
     """Return the region of each run as an integer code."""
-    found = rule.classify(dataset.load())
+    found = regions.classify(dataset.load())
     return found.where(dataset["status"] != MISSING, NOWHERE)
 
 
@@ -150,12 +150,14 @@ def _python(folder: Path, title: str) -> list[str]:
     ]
 
 
-def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarray]) -> xr.Dataset:
+def gathered(
+    parts: Sequence[xr.Dataset], regions: Regions, drawn: dict[str, np.ndarray]
+) -> xr.Dataset:
     """Combine runs at different points of a plane into one dataset over the whole plane.
 
     Args:
         parts: sweeps of one panel, over the plane or over points of it whose axes are zipped.
-        rule: of the regions.
+        regions: how runs are classified.
         drawn: values of the axes, and the `region` at each point, which replaces missing runs;
             empty if no figure was drawn.
     """
@@ -169,7 +171,7 @@ def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarra
     shape = (len(axes[x]), len(axes[y]), len(seeds))
     full: dict[str, Any] = {}
     for part in parts:
-        runs = part.assign({REGION: _regions(part, rule)})
+        runs = part.assign({REGION: _regions(part, regions)})
         grid = y in runs.dims
         runs = runs.stack(point=[x, y]) if grid else runs.rename_dims({x: "point"})
         places = [_places(n, axes[n], runs[n].values) for n in (x, y)]

@@ -15,7 +15,7 @@ from scipy.ndimage import distance_transform_edt
 from scipy.special import betaincinv
 
 from sweeps.runner.labels import valid
-from sweeps.systems.diagrams import Rule
+from sweeps.systems.diagrams import Regions
 
 Mask = Bool[np.ndarray, "X Y"]
 TAIL = 0.0158 / 2
@@ -29,17 +29,17 @@ class Tally:
 
     Args:
         shape: X and Y.
-        rule: rule that classifies the runs.
+        regions: what classifies the runs.
         observable: quantity that is averaged at the last recorded time, over classes and runs.
 
     Attributes:
-        counts: (X, Y, R) number of runs in each region of the rule's legend.
+        counts: (X, Y, R) number of runs in each region of the legend.
     """
 
-    def __init__(self, shape: tuple[int, int], rule: Rule, observable: str) -> None:
-        self.counts = np.zeros((*shape, len(rule.legend)), np.int64)
-        self.rule, self.observable = rule, observable
-        self._codes = np.array(list(rule.legend))
+    def __init__(self, shape: tuple[int, int], regions: Regions, observable: str) -> None:
+        self.counts = np.zeros((*shape, len(regions.legend)), np.int64)
+        self.regions, self.observable = regions, observable
+        self._codes = np.array(list(regions.legend))
         self._sum, self._valid = np.zeros(shape), np.zeros(shape, np.int64)
 
     def add(self, points: Int[np.ndarray, "P 2"], runs: xr.Dataset) -> None:
@@ -53,7 +53,7 @@ class Tally:
             (found if "seed" in found.dims else found.expand_dims("seed"))
             .transpose(*order, "seed")
             .values.reshape(len(points), -1)
-            for found in (self.rule.classify(runs), values)
+            for found in (self.regions.classify(runs), values)
         )
         if unknown := set(np.unique(codes).tolist()) - set(self._codes.tolist()):
             raise ValueError(

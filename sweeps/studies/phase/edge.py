@@ -19,7 +19,7 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase import regions
 from sweeps.systems import registry
-from sweeps.systems.diagrams import Line, Rule
+from sweeps.systems.diagrams import Line, Regions
 from sweeps.systems.experiment import Experiment
 
 COARSE = 12
@@ -45,7 +45,7 @@ def edges(run: Experiment, axes: Mapping[str, Sequence[float]], out: Path) -> li
 
     Example:
         >>> run = sweeps.experiment("saxe", steps=5)
-        >>> sweeps.phase.edges(run, {"eta": (0.1, 8.0), "u0": (0.01, 0.1)}, Path("out"))[0].name
+        >>> sweeps.diagrams.edges(run, {"eta": (0.1, 8.0), "u0": (0.01, 0.1)}, Path("out"))[0].name
         'edge-start'
     """
     try:
@@ -123,14 +123,16 @@ def crosses(line: Line) -> bool:
 
     Example:
         >>> import xarray as xr
-        >>> sweeps.phase.crosses(sweeps.phase.Line("edge", "", xr.DataArray([[-1.0, 1.0]])))
+        >>> sweeps.diagrams.crosses(sweeps.diagrams.Line("edge", "", xr.DataArray([[-1.0, 1.0]])))
         True
     """
     values = line.values
     return bool(np.isfinite(values).all() and values.min() < 0 < values.max())
 
 
-def predicted(lines: Sequence[Line], rule: Rule, found: xr.Dataset) -> Iterator[regions.Prediction]:
+def predicted(
+    lines: Sequence[Line], rule: Regions, found: xr.Dataset
+) -> Iterator[regions.Prediction]:
     """Yield the lines of the edge that cross a map, for the statement that runs beyond it and no
     others diverge; nothing for a rule without such a region."""
     code = next((code for code, (name, _) in rule.legend.items() if name == regions.DIVERGED), None)

@@ -23,8 +23,8 @@ from sweeps.runner.work import begin as compile_first
 from sweeps.studies.phase.counts import Tally, interval, undecided, wide, widths
 from sweeps.studies.phase.plane import MOST_COARSE, Phase, at_points
 from sweeps.studies.phase.refinement import Inferred, Lattice, Refinement, Value, guard, mixed
-from sweeps.studies.phase.regions import BAND
-from sweeps.systems.diagrams import Predictions, Rule, View
+from sweeps.studies.phase.regions import BAND, chosen
+from sweeps.systems.diagrams import Predictions, Regions, View
 
 LEVELS = (BAND[0], 0.5, BAND[1])
 """Probabilities of a region at which curves are drawn."""
@@ -32,21 +32,25 @@ Compute = Callable[[Sweep, Path], xr.Dataset]
 
 
 def maps(
-    config: Phase, rule: Rule | None = None, *, seed: int = 0, executor: Executor | None = None
+    config: Phase,
+    regions: Regions | None = None,
+    *,
+    seed: int = 0,
+    executor: Executor | None = None,
 ) -> dict[str, xr.Dataset]:
     """Compute or resume the maps of a diagram, without drawing them.
 
     Args:
         config: the settings. With `refine`, only points near a change of region and random other
             points are run. Runs stored in `out` are reused.
-        rule: rule of the regions; by default that of the settings.
+        regions: the regions; by default those of the settings.
         seed: seed of the random points.
         executor: executor whose workers run the sweeps, as in `sweeps.run`.
 
     Returns:
-        A dataset for training and each theory, over the two axes: `region`, the rule's code of the
-        most common region over seeds; the observable at the last step, averaged over its other axes
-        and seeds, NaN where it was not computed or no run ended well; `computed`, False where the
+        A dataset for training and each theory, over the two axes: `region`, the code of the most
+        common region over seeds; the observable at the last step, averaged over its other axes and
+        seeds, NaN where it was not computed or no run ended well; `computed`, False where the
         region was inferred from the corners of the point's cell; `drawn`, the observable,
         interpolated where it was not computed; and `seeds`, the number of runs at each point.
 
@@ -68,16 +72,16 @@ def maps(
 
     Example:
         >>> run = sweeps.experiment("linear_icl", steps=20, batch=16)
-        >>> plane = sweeps.phase.Phase(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
-        >>> regions = sweeps.phase.maps(plane)["simulation"].region
+        >>> plane = sweeps.diagrams.Phase(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
+        >>> regions = sweeps.diagrams.maps(plane)["simulation"].region
     """
-    found = panels_of(config, rule, seed=seed, executor=executor)
+    found = panels_of(config, regions, seed=seed, executor=executor)
     return {name: drawn for name, (drawn, _) in found.items()}
 
 
 def panels_of(
     config: Phase,
-    rule: Rule | None,
+    regions: Regions | None,
     *,
     seed: int = 0,
     executor: Executor | None = None,
@@ -86,7 +90,7 @@ def panels_of(
     """Return the datasets of `maps`, each with the runs of the full grid, or of the coarse one of a
     refined map. `report` is called with estimates of the cost."""
     begin(config)
-    wanted, rule = config.sweeps(), rule or config.rule()
+    wanted, regions = config.sweeps(), chosen(regions or config.outcomes())
     for each in wanted.values():
         each.check()
     axes = config.axes()
@@ -101,7 +105,7 @@ def panels_of(
     found = {}
     for name, sweep in wanted.items():
         xs, ys = axes.values()
-        tally = Tally((len(xs), len(ys)), rule, config.shown)
+        tally = Tally((len(xs), len(ys)), regions, config.shown)
         about: dict[str, Any] = {}
         out = config.out / (f"{name}-refined" if config.refine else name)
         if config.refine:
@@ -194,8 +198,8 @@ def as_map(
         for name, each in {"share": share, "low": low, "high": high}.items():
             found[name] = ((*axes, "code"), each)
         found["probability"] = found.share.where(found.computed)
-        texts = [text for text, _ in tally.rule.legend.values()]
-        found = found.assign_coords(code=list(tally.rule.legend), name=("code", texts))
+        texts = [text for text, _ in tally.regions.legend.values()]
+        found = found.assign_coords(code=list(tally.regions.legend), name=("code", texts))
     for name in (observable, "drawn"):
         found[name].attrs = dict(runs[observable].attrs)
     return found.assign_attrs(runs=int(seeds.sum()))
@@ -207,7 +211,9 @@ def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:
 
 
 def predictions(
-    config: Phase, found: Mapping[str, xr.Dataset] = MappingProxyType({}), rule: Rule | None = None
+    config: Phase,
+    found: Mapping[str, xr.Dataset] = MappingProxyType({}),
+    regions: Regions | None = None,
 ) -> Predictions:
     """Return what theory predicts over the plane of a diagram: the lines, and where it expects
     noise and large steps to change the regions of a flow.
@@ -216,37 +222,37 @@ def predictions(
         config: the settings.
         found: maps of these settings, from `maps`. Without training and a theory among them, there
             are only the lines that need no runs.
-        rule: rule of the regions; by default that of the settings.
+        regions: the regions; by default those of the settings.
 
     Example:
         >>> run = sweeps.experiment("yz", steps=20)
-        >>> diagram = sweeps.phase.Phase(run, x="eta_y:0.1:10:3", y="eta_z:0.1:10:3")
-        >>> [line.name for line in sweeps.phase.predictions(diagram).lines]
+        >>> diagram = sweeps.diagrams.Phase(run, x="eta_y:0.1:10:3", y="eta_z:0.1:10:3")
+        >>> [line.name for line in sweeps.diagrams.predictions(diagram).lines]
         ['rise_end', 'peak', 'snap']
     """
-    rule, plane = rule or config.rule(), config.plane()
+    regions, plane = chosen(regions or config.outcomes()), config.plane()
 
     def compute(sweep: Sweep, folder: str) -> xr.Dataset:
         return run_sweep(sweep, config.out / folder).load()
 
-    def regions(theory: str, points: Int[np.ndarray, "P 2"], folder: str) -> np.ndarray | None:
+    def solve(theory: str, points: Int[np.ndarray, "P 2"], folder: str) -> np.ndarray | None:
         sweep = at_points(config.sweep(theory), points, folder)
         if refusal(sweep.check):
             return None
         shape: Any = tuple(dim.size for dim in plane.dims)
-        tally = Tally(shape, rule, config.shown)
+        tally = Tally(shape, regions, config.shown)
         tally.add(points, compute(sweep, folder))
         return tally.region[tuple(points.T)]
 
     noise = config.noise and config.against != "none"
-    return config.diagram.predict(View(plane, found, rule, noise, compute, regions))
+    return config.diagram.predict(View(plane, found, regions, noise, compute, solve))
 
 
 def boundary(found: xr.Dataset) -> xr.Dataset:
     """Return the curves on which regions have the probabilities `LEVELS`.
 
     Args:
-        found: a map with several seeds, as `sweeps.phase.maps` returns it.
+        found: a map with several seeds, as `sweeps.diagrams.maps` returns it.
 
     Returns:
         A table over `vertex`: the name of the `region`; the `level`; `of`, the quantity at that
@@ -259,8 +265,8 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
 
     Example:
         >>> run = sweeps.experiment("linear_icl", steps=10, batch=16)
-        >>> plane = sweeps.phase.Phase(run, "eta:0.05:20", "scale:0.01:1", resolution=3, seeds=8)
-        >>> curves = sweeps.phase.boundary(sweeps.phase.maps(plane)["simulation"])
+        >>> plane = sweeps.diagrams.Phase(run, "eta:0.05:20", "scale:0.01:1", resolution=3, seeds=8)
+        >>> curves = sweeps.diagrams.boundary(sweeps.diagrams.maps(plane)["simulation"])
     """
     if "share" not in found:
         raise ValueError("found: has one run at each point; a boundary needs several seeds")

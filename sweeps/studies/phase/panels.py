@@ -18,9 +18,10 @@ from sweeps.output import drawing
 from sweeps.output.cells import colour_range, contour, scale_of
 from sweeps.runner.labels import wrapped
 from sweeps.studies.options import described, heat_map
+from sweeps.studies.phase import edge
 from sweeps.studies.phase.plane import Phase
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Prediction
-from sweeps.systems.diagrams import Line, Rule
+from sweeps.systems.diagrams import Line, Regions
 
 MOST_TICKS = 8
 """Largest number of ticks on an axis of integers."""
@@ -35,17 +36,94 @@ BOUNDARY: tuple[tuple[str, dict[str, Any]], ...] = (
 """Curves of a boundary: their labels in the legend, and their style."""
 
 
+MOST_KEYS = 6
+"""Largest number of entries of the key below a single panel."""
+
+
 def draw(
     config: Phase,
     found: Mapping[str, xr.Dataset],
-    rule: Rule,
+    regions: Regions,
     levels: tuple[str, str, xr.DataArray] | None,
     told: Sequence[Prediction],
     seeded: Mapping[str, xr.Dataset],
 ) -> Figure:
-    """Draw the observable above the regions, in a column for each map of `found` and, for two maps,
-    one for their difference. `levels` are those of `Predictions`, and `seeded` has the boundaries
-    of maps with several seeds."""
+    """Draw the regions of training, with what theory predicts of them; or with `panels = "all"` the
+    observable above the regions, in a column for each map of `found` and, for two maps, one for
+    their difference. `levels` are those of `Predictions`, and `seeded` has the boundaries of maps
+    with several seeds."""
+    if config.panels == "all":
+        return _all(config, found, regions, levels, told, seeded)
+    figure, ((ax,),) = drawing.panels(1, 1, width=5.6, height=4.4)
+    (_, first), *others = found.items()
+    _plot_regions(first["region"], regions, ax)
+    keys: list[Any] = _patches([first["region"]], regions)
+    for name, other in others:
+        # The outlines of all regions but one are all boundaries.
+        region, style = other["region"], {"color": "k", "lw": 1.6}
+        for code in np.unique(region)[1:]:
+            inside = (region == code).astype(float).transpose(*reversed(region.dims))
+            for x, y in contour(inside, 0.5):
+                ax.plot(x, y, scalex=False, scaley=False, **style, path_effects=drawing.cased(1.6))
+        if len(np.unique(region)) > 1:
+            keys.append(drawing.key(f"boundary: {config.title(name)}", **style))
+    if "share" in first and (table := seeded.get("simulation")) is not None:
+        text, style = BOUNDARY[1]
+        for _, piece in table.sel(vertex=table.level != 0.5).groupby("piece"):
+            cased = drawing.cased(style["lw"])
+            ax.plot(piece["x"], piece["y"], scalex=False, scaley=False, path_effects=cased, **style)
+        keys.append(drawing.key(text, **style))
+    # Lines that were requested come before those of closed forms, as far as there is room.
+    lines = [each for each in told if each.line]
+    shown = sorted(lines, key=lambda each: each.name not in edge.LINES)[: MOST_KEYS - len(keys)]
+    plot_lines([each.line for each in shown if each.line], ax=ax)
+    keys += [_line_key(each) for each in shown]
+    alone = np.unique(first["region"], return_counts=True)[1].max() / first["region"].size
+    percent = lambda share: f"{100 * share:.1f} %"  # noqa: E731
+    words = [
+        f"{config.title(each.name)}: right at {percent(each.agreement.right)} of the points"
+        for each in told[: len(others)]
+    ] or [
+        f"{each.line.text}: right at {percent(each.agreement.right)}"
+        for each in shown[:1]
+        if each.line
+    ]
+    words += [f"the most common region alone: {percent(alone)}"] if words else []
+    text = textwrap.fill("; ".join(words), 80)
+    figure.legend(handles=keys, loc="outside lower center", ncols=2, frameon=False, title=text)
+    ax.set_title(textwrap.fill(described(config.run, config.axes()), 54))
+    return figure
+
+
+def _plot_regions(area: xr.DataArray, regions: Regions, ax: Axes) -> None:
+    codes = list(regions.legend)
+    colours: dict[str, Any] = {
+        "cmap": ListedColormap([colour for _, colour in regions.legend.values()]),
+        "norm": BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
+    }
+    plot_cells(area.copy(data=np.searchsorted(codes, area.values)), ax=ax, **colours)
+
+
+def _patches(areas: Sequence[xr.DataArray], regions: Regions) -> list[Any]:
+    there = np.unique(np.concatenate([each.values.ravel() for each in areas]))
+    return [Patch(fc=fc, ec="0.5", label=n) for c, (n, fc) in regions.legend.items() if c in there]
+
+
+def _line_key(each: Prediction) -> Any:
+    assert each.line is not None
+    color, ls, lw = each.line.style
+    text = f"{each.line.text} ({100 * each.agreement.right:.0f} %)"
+    return drawing.key(text, color=color, ls=ls, lw=lw)
+
+
+def _all(
+    config: Phase,
+    found: Mapping[str, xr.Dataset],
+    regions: Regions,
+    levels: tuple[str, str, xr.DataArray] | None,
+    told: Sequence[Prediction],
+    seeded: Mapping[str, xr.Dataset],
+) -> Figure:
     maps = {name: each["drawn"] for name, each in found.items()}
     areas = {name: each["region"] for name, each in found.items()}
     compared = len(maps) == 2
@@ -55,18 +133,13 @@ def draw(
         np.concatenate([each.values.ravel() for each in maps.values()])
     )
     norm = (LogNorm if decades else Normalize)(low, high)
-    codes = list(rule.legend)
-    colours: dict[str, Any] = {
-        "cmap": ListedColormap([colour for _, colour in rule.legend.values()]),
-        "norm": BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
-    }
     if levels is not None and not np.isfinite(levels[2]).all():
         levels = None
     for (name, values), (upper, lower) in zip(maps.items(), axes.T, strict=False):
         mesh = plot_map(values, norm, ax=upper)
         upper.set_title(config.title(name))
         area = areas[name]
-        plot_cells(area.copy(data=np.searchsorted(codes, area.values)), ax=lower, **colours)
+        _plot_regions(area, regions, lower)
         if levels is not None:
             _, form, bound = levels
             steps = np.unique(np.round(np.quantile(bound, [0.2, 0.5, 0.8]), 2))
@@ -97,17 +170,11 @@ def draw(
     for name, table in seeded.items():
         for ax, panel in zip_longest(axes[1], maps):
             plot_boundary(table, ax=ax, whole=panel == name)
-    keys: list[Any] = []
-    for each in told:
-        if each.line:
-            color, ls, lw = each.line.style
-            text = f"{each.line.text} ({100 * each.agreement.right:.0f} %)"
-            keys.append(drawing.key(text, color=color, ls=ls, lw=lw))
+    keys = [_line_key(each) for each in told if each.line]
     if levels is not None:
         keys.append(drawing.key(levels[0], color="k", lw=0.8))
     keys += [drawing.key(text, **style) for text, style in BOUNDARY] if seeded else []
-    there = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
-    keys += [Patch(fc=fc, ec="0.5", label=n) for c, (n, fc) in rule.legend.items() if c in there]
+    keys += _patches([*areas.values()], regions)
     if compared:
         keys.append(Patch(fc=DIFFERENT, ec="0.5", label="regions differ"))
     drawing.below(figure, keys, 4 if compared else 2)

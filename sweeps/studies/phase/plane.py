@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import annotated_types as at
 import numpy as np
@@ -16,9 +16,9 @@ from odes.theory import AnyTheory
 from sweeps.language.values import told_apart
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import AxisWord, Several, axis
-from sweeps.studies.phase.regions import BY_STATUS, named
+from sweeps.studies.phase.regions import chosen
 from sweeps.systems import registry
-from sweeps.systems.diagrams import Diagram, Rule
+from sweeps.systems.diagrams import Diagram, Regions
 from sweeps.systems.experiment import Experiment, experiment
 
 MOST_POINTS = 2**24
@@ -49,8 +49,8 @@ class Phase:
         observable: quantity shown as colour, at the last step; if omitted, that of the problem.
         seeds: number of runs at each point of a simulation, or of a theory with noise.
         regions: how to classify the runs: edge, by the sharpness (stable, edge, catapult and
-            diverged); trained, by the relative loss; or MODULE:NAME of a `sweeps.phase.Rule`. If
-            omitted, the rule of the problem, or the status of the runs.
+            diverged); trained, by the relative loss; or MODULE:NAME of a `sweeps.diagrams.Regions`.
+            If omitted, those of the problem, or the status of the runs.
         edge: also draw the edge of stability, at the start and along the flow of all weights, on a
             grid of 12 x 12; takes a minute or more.
         noise: next to a theory, also predict where batch noise decides the outcome of training, for
@@ -62,12 +62,14 @@ class Phase:
         band: add seeds where the boundary of a region is uncertain by more than this number of
             points, with 95 % confidence.
         max_seeds: largest number of runs per point that band may use.
+        panels: what is drawn: one, the regions of training with the boundary that theory predicts;
+            or all, also the regions of the theory, the observable of both, and where they differ.
         out: folder for the figure, phase.npz, phase.json and the stored sweeps, from which the
             command resumes.
 
     Example:
         >>> run = sweeps.experiment("saxe", steps=5)
-        >>> sweeps.phase.Phase(run, x="eta:0.05:2", y="u0:0.01:1", resolution=3).axes()["u0"]
+        >>> sweeps.diagrams.Phase(run, x="eta:0.05:2", y="u0:0.01:1", resolution=3).axes()["u0"]
         (0.01, 0.1, 1.0)
     """
 
@@ -89,6 +91,7 @@ class Phase:
     tolerance: Annotated[float, at.Gt(0), at.Le(1)] | None = None
     band: Annotated[float, at.Ge(1)] | None = None
     max_seeds: Count = 64
+    panels: Literal["one", "all"] = "one"
     out: Path = Path("out/phase")
 
     @functools.cached_property
@@ -101,14 +104,17 @@ class Phase:
         """The theories of the run, and training."""
         return registry.theories(registry.system_of(self.run))
 
-    @property
+    @functools.cached_property
     def shown(self) -> str:
         """The observable."""
-        return self.observable or self.diagram.observable
+        known = self.known["simulation"].observables(self.run.bare).names()
+        # A problem without a population loss has that of its batches.
+        usual = self.diagram.observable if self.diagram.observable in known else known[0]
+        return self.observable or usual
 
-    def rule(self) -> Rule:
-        """The rule of the regions; `ValueError` if it is not a rule."""
-        return named(self.regions) if self.regions else self.diagram.rule or BY_STATUS
+    def outcomes(self) -> Regions:
+        """The regions; `ValueError` if the name is not that of regions."""
+        return chosen(self.regions, self.diagram.regions)
 
     def title(self, theory: str) -> str:
         """The title of a panel."""
@@ -182,7 +188,7 @@ class Phase:
         drawn = theory == "simulation" or (theory in self.known and self.known[theory].drawn)
         seeds = checks.integer("seeds", self.seeds, 1) if drawn else 1
         axes = {**self.axes(), "seed": {"range": seeds}}
-        record = tuple(dict.fromkeys((*self.rule().record, self.shown)))
+        record = tuple(dict.fromkeys((*self.outcomes().record, self.shown)))
         made = Sweep(self.run, axes, theory, record, NUM_TIMES)
         checks.choice("observable", self.shown, made.observables.names())
         return made
@@ -199,7 +205,7 @@ def at_points(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
     Example:
         >>> run = sweeps.experiment("saxe", steps=5)
         >>> plane = sweeps.Sweep(run, {"eta": [0.1, 0.2], "u0": [0.01, 0.1]})
-        >>> sweeps.phase.at_points(plane, np.array([[0, 1], [1, 1]]), "upper").fields["u0"]
+        >>> sweeps.diagrams.at_points(plane, np.array([[0, 1], [1, 1]]), "upper").fields["u0"]
         (0.1, 0.1)
     """
     (x, xs), (y, ys) = list(sweep.fields.items())[:2]

@@ -44,7 +44,7 @@ class Lattice(NamedTuple):
         levels: number of refinements down to adjacent points.
 
     Example:
-        >>> sweeps.phase.Lattice((64, 64), (16, 16), 2).shape
+        >>> sweeps.diagrams.Lattice((64, 64), (16, 16), 2).shape
         (65, 65)
     """
 
@@ -141,8 +141,8 @@ class Refinement:
         >>> def disc(name, points):
         ...     radius = np.hypot(*(points / 64 - 0.5).T)
         ...     return (radius < 0.4).astype(int), radius
-        >>> lattice = sweeps.phase.Lattice((64, 64), (16, 16), 2)
-        >>> [len(level.boundary) for level in sweeps.phase.Refinement(lattice, disc).levels()]
+        >>> lattice = sweeps.diagrams.Lattice((64, 64), (16, 16), 2)
+        >>> [len(level.boundary) for level in sweeps.diagrams.Refinement(lattice, disc).levels()]
         [52, 100, 204]
     """
 
@@ -200,8 +200,8 @@ class Refinement:
                 across, up = self.lattice.sides(level)
                 self._report(
                     f"{across} x {up} cells: about {100 * share:.2g} % of {self._measured.size} "
-                    f"points will be computed, if the boundary has its dimension here, "
-                    f"{dimension:.2f}, on finer cells too"
+                    f"points will be computed about the boundary, if it has its dimension here, "
+                    f"{dimension:.2f}, on finer cells too; random points elsewhere come on top"
                 )
 
     def dimension(self, level: int | None = None) -> float:

@@ -1,4 +1,4 @@
-"""Regions of phase diagrams: rules for any system, and the agreement of predicted regions."""
+"""Regions of phase diagrams, for any system, and the agreement of predicted regions."""
 
 import enum
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from dynsim import Status
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PRECONDITIONED, RELATIVE_LOSS
 from sweeps.language.describe import locate
-from sweeps.systems.diagrams import Line, Rule
+from sweeps.systems.diagrams import Line, Regions
 
 BAND = (0.1, 0.9)
 """Shares of the seeds in a region between which the outcome depends on the seed."""
@@ -59,7 +59,7 @@ def trained(dataset: xr.Dataset) -> xr.DataArray:
     return ((dataset["status"] == Status.OK) & (loss < 1)).astype(np.int8)
 
 
-BY_STATUS = Rule(
+BY_STATUS = Regions(
     record=(),
     classify=lambda dataset: dataset["status"],
     legend={
@@ -68,9 +68,10 @@ BY_STATUS = Rule(
         Status.MAX_STEPS: ("solver out of steps", "#e0c080"),
         Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
     },
+    failures=True,
 )
-"""The rule of systems without their own: the status of the runs."""
-BY_EDGE = Rule(
+"""The regions of systems without their own: the status of the runs."""
+BY_EDGE = Regions(
     record=("loss", PRECONDITIONED),
     classify=stability_of,
     legend={
@@ -79,26 +80,36 @@ BY_EDGE = Rule(
         Stability.CATAPULT: ("catapult", "#e0c080"),
         Stability.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
     },
+    failures=True,
 )
-"""The rule of any system whose sharpness can be recorded."""
-TRAINED = Rule(
+"""Regions of any system whose sharpness can be recorded."""
+TRAINED = Regions(
     record=(RELATIVE_LOSS,),
     classify=trained,
     legend={0: ("not trained", "#c44e52"), 1: ("trained", "#b7d3ea")},
+    failures=True,
 )
-"""The rule of trainability, for the runs of any system."""
+"""The regions of trainability, for the runs of any system."""
 NAMED = {"edge": BY_EDGE, "trained": TRAINED}
-"""Rules that have a short name."""
+"""Regions that have a short name."""
 
 
-def named(word: str) -> Rule:
-    """Return the rule of a name or MODULE:NAME; `ValueError` if it is not a rule."""
-    if word in NAMED:
-        return NAMED[word]
-    found = locate(word, "regions")
-    if not isinstance(found, Rule):
-        raise ValueError(f"regions = {word!r}: must name a Rule, got {found!r}")
-    return found
+def chosen(word: str | Regions | None, default: Regions | None = None) -> Regions:
+    """Return regions by name, or those that are given; with a region for runs that did not end
+    well. `ValueError` if a name is not that of regions."""
+    found: Any = word or default or BY_STATUS
+    if isinstance(word, str):
+        found = NAMED.get(word) or locate(word, "regions")
+    if not isinstance(found, Regions):
+        raise ValueError(f"regions = {word!r}: must be sweeps.diagrams.Regions, got {found!r}")
+    if found.failures:
+        return found
+    code, classify = max(found.legend) + 1, found.classify
+    return found._replace(
+        classify=lambda runs: classify(runs).where(runs["status"] == Status.OK, code),
+        legend={**found.legend, code: (DIVERGED, DIVERGED_COLOUR)},
+        failures=True,
+    )
 
 
 class Agreement(NamedTuple):

@@ -94,11 +94,11 @@ def trace(name: str) -> None:
     cli.tell()
     kept, jobs = (importlib.import_module(f"sweeps.runner.program.{n}") for n in ("kept", "jobs"))
     compares = name == "compare"
-    for each in ("diffrax", "sweeps.compare.command" if compares else "sweeps.runner.run"):
+    for each in ("diffrax", "sweeps.comparison.command" if compares else "sweeps.runner.run"):
         importlib.import_module(each)
     jax = importlib.import_module("jax")
     if compares:
-        clock.measure("draw", importlib.import_module("sweeps.compare.picture"), "draw")
+        clock.measure("draw", importlib.import_module("sweeps.comparison.picture"), "draw")
         clock.measure("draw", importlib.import_module("sweeps.output"), "write")
     clock.add("import", time.perf_counter() - begin)
     jax.monitoring.register_event_duration_secs_listener(clock.heard)

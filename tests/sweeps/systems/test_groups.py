@@ -196,7 +196,7 @@ def test_options_have_the_names_of_groups(command: str, capsys: pytest.CaptureFi
 
 def test_axes_of_a_phase_diagram_have_the_names_of_groups() -> None:
     run = experiment(Deep(), steps=STEPS, batch=float("inf"))
-    plane = sweeps.phase.Phase(run, "eta_W0:0.01:0.1", "eta-w1:0.02:0.2", resolution=3)
+    plane = sweeps.diagrams.Phase(run, "eta_W0:0.01:0.1", "eta-w1:0.02:0.2", resolution=3)
     (made,) = plane.sweeps().values()
     found = sweeps.run(made, progress=False)
     assert [label(found[name]) for name in ("eta_W0", "eta-w1")] == [

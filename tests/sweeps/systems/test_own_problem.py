@@ -256,7 +256,7 @@ def test_a_strained_prediction_is_called_so_in_its_row() -> None:
     the square of a normal weight."""
     eta, steps, batch = 0.1, 80, 8
     run = sweeps.Experiment(Bowl(), dynsim.sgd(eta), steps=steps, batch=batch)
-    found = sweeps.compare.compare(run, theories="linear-noise", seeds=64, times=2)
+    found = sweeps.compare(run, theories="linear-noise", seeds=64, times=2)
     ends = found.report["theories"]["linear-noise"]["spread_at_end"]
     fall = (1 - eta) ** (2 * np.arange(steps))
     std = eta * np.sqrt(fall.sum() / batch)

@@ -41,7 +41,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Settings of a phase diagram whose sweeps are stored: training, and descent at infinite T. The
     seeds of its last cell end in two regions."""
-    config = sweeps.phase.Phase(
+    config = sweeps.diagrams.Phase(
         experiment(momentum=0.9, steps=20, length=32),
         x="eta_y:1e-1:1e1:3",
         y="eta_z:1e1:1e2:2",
@@ -49,7 +49,7 @@ def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
         against="symmetric-descent",
         out=tmp_path_factory.mktemp("explore") / "phase",
     )
-    sweeps.phase.maps(config)
+    sweeps.diagrams.maps(config)
     return config
 
 

@@ -112,7 +112,7 @@ def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(
     across, up = diagram.axes().values()
     explore.run(explore.Explore(paths=(str(diagram.out),), out=page))
     screen.open(page.as_uri())
-    found = sweeps.phase.maps(diagram)["simulation"]
+    found = sweeps.diagrams.maps(diagram)["simulation"]
     legend = diagram.rule().legend
     drawn = screen.run("return overview.element.data[0]")
     runs = sweeps.open(diagram.out / "simulation")
@@ -137,7 +137,7 @@ def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(
     wanted = runs["entropy"].isel(eta_y=2, eta_z=1).transpose("seed", "time").values.ravel()
     np.testing.assert_allclose(rows, wanted, rtol=1e-6)
     screen.choose("show", "training − descent, T and batch infinite")
-    theory = sweeps.phase.maps(diagram)["symmetric-descent"]
+    theory = sweeps.diagrams.maps(diagram)["symmetric-descent"]
     same = (theory["region"] == found["region"]).values
     differ = screen.run("return overview.element.data[0].z.map((row) => Array.from(row))")
     np.testing.assert_array_equal(np.array(differ).T, ~same)

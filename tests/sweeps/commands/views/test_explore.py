@@ -147,7 +147,7 @@ def test_a_phase_diagram_opens_with_its_regions(diagram: Any, tmp_path: Path) ->
     (legend,) = [each["region"] for each in about["observables"] if "region" in each]
     assert legend == [[int(code), *words] for code, words in diagram.rule().legend.items()]
     # As the figure counts them.
-    training, descent = sweeps.phase.maps(diagram).values()
+    training, descent = sweeps.diagrams.maps(diagram).values()
     codes = numbers(text, "0/region").reshape(*training["region"].shape, diagram.seeds, 1)
     share = (codes == training["code"].values).mean(-2)
     np.testing.assert_allclose(share, training["probability"])

@@ -81,12 +81,12 @@ RULE = Rule(
 def options(out: Path, **settings: object) -> Phase:
     axes = {"x": f"eta_y:1:10:{SIDE}", "y": f"eta_z:1:10:{SIDE}"}
     given = {"against": "none", "observable": "loss", "noise": False, **axes, **settings}
-    return sweeps.phase.Phase(sweeps.experiment(steps=20), **given, out=out)
+    return sweeps.diagrams.Phase(sweeps.experiment(steps=20), **given, out=out)
 
 
 def mapped(monkeypatch: pytest.MonkeyPatch, runs: Runs, config: Phase) -> xr.Dataset:
     monkeypatch.setattr(maps, "run_sweep", runs)
-    return sweeps.phase.maps(config, RULE)["simulation"]
+    return sweeps.diagrams.maps(config, RULE)["simulation"]
 
 
 def places(table: xr.Dataset, level: float, of: str = "share") -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +103,7 @@ def test_curves_are_where_the_share_of_the_seeds_is_the_level(
     """A step that is normal: the band between 10 and 90 % is 2.56 standard deviations wide."""
     seeds = 96
     runs = Runs(shared)
-    table = sweeps.phase.boundary(mapped(monkeypatch, runs, options(tmp_path, seeds=seeds)))
+    table = sweeps.diagrams.boundary(mapped(monkeypatch, runs, options(tmp_path, seeds=seeds)))
     assert set(table.region.values) == {"below", "above"}
     assert table.computed.all()
     assert table.x.attrs["axis"] == "eta_y"
@@ -198,8 +198,8 @@ def test_a_refined_band_says_what_it_did_not_compute(
     np.testing.assert_array_equal(found.probability.isnull().any("code"), ~found.computed)
     assert found.share.notnull().all()
     np.testing.assert_allclose(found.share.sum("code"), 1)
-    x, y = places(sweeps.phase.boundary(found), 0.5)
-    X, Y = places(sweeps.phase.boundary(full), 0.5)
+    x, y = places(sweeps.diagrams.boundary(found), 0.5)
+    X, Y = places(sweeps.diagrams.boundary(full), 0.5)
     assert abs(np.interp(y, Y[np.argsort(Y)], X[np.argsort(Y)]) - x).max() < 1 / (SIDE - 1)
 
 

@@ -27,15 +27,15 @@ TIMES = np.array([0.0, 1, 2, 4, 8])
 RISING, FALLING = TIMES, np.array([0, 1, 3, 2, 0.5])
 
 
-def lines(config: sweeps.phase.Phase) -> dict[str, np.ndarray]:
+def lines(config: sweeps.diagrams.Phase) -> dict[str, np.ndarray]:
     """Closed forms, (y, x)."""
     found = layer_diagram.closed_forms(config.plane())
     return {name: values.values.T for name, values in found.items()}
 
 
-def view(config: sweeps.phase.Phase, **maps: xr.Dataset) -> sweeps.phase.View:
+def view(config: sweeps.diagrams.Phase, **maps: xr.Dataset) -> sweeps.diagrams.View:
     unused: Any = None
-    return sweeps.phase.View(config.plane(), maps, config.rule(), config.noise, unused, unused)
+    return sweeps.diagrams.View(config.plane(), maps, config.rule(), config.noise, unused, unused)
 
 
 def region(
@@ -80,14 +80,14 @@ def test_nobody_wins_without_others() -> None:
     assert region(0.1, FALLING, math.log(1.51), tokens=2) == Region.SNAPPED
     assert region(0.1, FALLING, math.log(1.49), tokens=2) == Region.WINNER_TAKE_ALL
     one, two = (
-        sweeps.phase.Phase(experiment(task="syn", num_distinct=number, steps=10), resolution=4)
+        sweeps.diagrams.Phase(experiment(task="syn", num_distinct=number, steps=10), resolution=4)
         for number in (1, 2)
     )
     training = xr.Dataset()
     assert not layer_diagram._has_noise(view(one, simulation=training))
     assert layer_diagram._has_noise(view(two, simulation=training))
     assert not layer_diagram._has_noise(view(two))
-    short = sweeps.phase.Phase(experiment(length=8, steps=100), resolution=4)
+    short = sweeps.diagrams.Phase(experiment(length=8, steps=100), resolution=4)
     assert not layer_diagram._has_noise(view(short, simulation=training))
     assert list(two.sweeps()) == ["simulation", "symmetric-finite-t"]
     assert list(short.sweeps()) == ["simulation", "symmetric"]
@@ -95,7 +95,7 @@ def test_nobody_wins_without_others() -> None:
 
 def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
     run = experiment(momentum=0.0, steps=50)
-    config = sweeps.phase.Phase(run, "eta_y:1e-3:1:41", "eta_z:0.1:1:3")
+    config = sweeps.diagrams.Phase(run, "eta_y:1e-3:1:41", "eta_z:0.1:1:3")
     closed = lines(config)
     (_, eta_y), _ = config.axes().items()
     K, M = 2, 34
@@ -121,14 +121,14 @@ def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
 def test_lines_on_other_axes_and_with_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = {"x": "eta_y:0.1:1:5", "y": "eta_z:0.1:1:4"}
     plain, fast = (
-        lines(sweeps.phase.Phase(experiment(momentum=momentum, steps=100), **axes))
+        lines(sweeps.diagrams.Phase(experiment(momentum=momentum, steps=100), **axes))
         for momentum in (0.0, 0.9)
     )
     for name in ("rise_end", "peak", "snap"):
         np.testing.assert_allclose(fast[name], plain[name] / 10)
     assert (np.diff(plain["bound"], axis=0) > 0).all()
     run = experiment(task="overlapping", overlap=0.3, momentum=0.0, steps=100)
-    over_k = sweeps.phase.Phase(run, x="K:2:8:3", y="eta_y:0.1:1:2")
+    over_k = sweeps.diagrams.Phase(run, x="K:2:8:3", y="eta_y:0.1:1:2")
     assert over_k.axes()["K"] == (2, 4, 8)
     closed = lines(over_k)
     M = 5 + 5 * np.array([2, 4, 8])
@@ -145,7 +145,7 @@ def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token() -> N
     """With momentum, and six classes of two queries."""
     task = dynsim.Syn(2, classes_per_query=3, num_common=2, M=72)
     run = experiment(task=task, momentum=0.5, steps=70)
-    config = sweeps.phase.Phase(run, x="eta_y:0.1:1:3", y="eta_z:0.1:0.4:2")
+    config = sweeps.diagrams.Phase(run, x="eta_y:0.1:1:3", y="eta_z:0.1:0.4:2")
     probs = np.asarray(run.built[0].classes.probs)[0]
     common = np.asarray(run.built[0].classes.common())[0]
     c0 = growth.c0(np.sqrt((probs**2).sum()) / probs[common].max(), 6)
@@ -283,7 +283,7 @@ def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> N
     decoder of two classes of 34 tokens past its peak: in closed form from eta_Y = 6.6 on."""
     run = experiment(steps=2, momentum=0.9)
     axes = {"x": "eta_y:6.3:7:2", "y": "eta_z:0.01:100:2"}
-    config = sweeps.phase.Phase(run, **axes, out=tmp_path)
+    config = sweeps.diagrams.Phase(run, **axes, out=tmp_path)
     large = lines(config)["first"] < 1
     assert large.tolist() == [[False, True], [False, True]]
     region = xr.DataArray(
@@ -313,7 +313,7 @@ def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> N
 
 
 def test_the_closed_forms_do_not_describe_adam() -> None:
-    config = sweeps.phase.Phase(experiment(rule="adam"), "eta_y:0.1:1:3", "eta_z:0.1:1:2")
+    config = sweeps.diagrams.Phase(experiment(rule="adam"), "eta_y:0.1:1:3", "eta_z:0.1:1:2")
     found = lines(config)
     assert set(found) == {*layer_diagram.STAGES, "bound", "first"}
     assert all(values.shape == (2, 3) and np.isnan(values).all() for values in found.values())

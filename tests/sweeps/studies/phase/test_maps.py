@@ -17,14 +17,14 @@ AXES = {"x": "eta_y:0.1:100:45", "y": "eta_z:0.1:10:3"}
 
 def options(out: Path, refine: bool) -> Phase:
     run = experiment(steps=20)
-    return sweeps.phase.Phase(run, **AXES, theory=THEORY, out=out, refine=refine, probes=12)
+    return sweeps.diagrams.Phase(run, **AXES, theory=THEORY, out=out, refine=refine, probes=12)
 
 
 @pytest.fixture(scope="module")
 def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xr.Dataset]:
     """A refined map, and the folder of its stores."""
     out = tmp_path_factory.mktemp("refined")
-    return out, sweeps.phase.maps(options(out, refine=True))[THEORY]
+    return out, sweeps.diagrams.maps(options(out, refine=True))[THEORY]
 
 
 @pytest.mark.more
@@ -32,7 +32,7 @@ def test_a_refined_diagram_has_the_regions_of_the_full_one(
     refined: tuple[Path, xr.Dataset], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, found = refined
-    full = sweeps.phase.maps(options(tmp_path, refine=False))[THEORY]
+    full = sweeps.diagrams.maps(options(tmp_path, refine=False))[THEORY]
     assert full.computed.all()
     assert len(np.unique(full.region)) > 1
     np.testing.assert_array_equal(found.region, full.region)
@@ -67,10 +67,10 @@ def test_an_interrupted_refinement_resumes_to_the_same_map(
 
     monkeypatch.setattr(maps, "run_sweep", noted)
     with pytest.raises(sweeps.Interrupted):
-        sweeps.phase.maps(options(tmp_path, refine=True))
+        sweeps.diagrams.maps(options(tmp_path, refine=True))
     ran.append("resumed")
     xr.testing.assert_identical(
-        sweeps.phase.maps(options(tmp_path, refine=True))[THEORY], refined[1]
+        sweeps.diagrams.maps(options(tmp_path, refine=True))[THEORY], refined[1]
     )
     # What was stored is not run again.
     assert ran[2] == ran[4]

@@ -4,8 +4,8 @@ import numpy as np
 import xarray as xr
 
 from dynsim.training.recording import PRECONDITIONED
-from sweeps.compare.comparison import Comparison
-from sweeps.compare.scatter import held
+from sweeps.comparison.errors import Comparison
+from sweeps.comparison.scatter import held
 
 
 def runs(sharpness: list[list[float]], first_bad_step: list[int]) -> xr.Dataset:

@@ -19,7 +19,7 @@ from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from odes.batch_noise import STATISTICS, STD
 from odes.theory import AnyTheory, refusal
 from sweeps import output
-from sweeps.compare.comparison import TRAINING, Comparison
+from sweeps.comparison.errors import TRAINING, Comparison
 from sweeps.language.axes import MOST_VALUES
 from sweeps.language.tree import check_fields, encode
 from sweeps.output import check_directory
@@ -29,7 +29,7 @@ from sweeps.runner.run import run as computed
 from sweeps.runner.spec import Sweep, Tolerance
 from sweeps.runner.work import begin
 from sweeps.systems import registry
-from sweeps.systems.experiment import MOST_TIMES, Experiment
+from sweeps.systems.experiment import MOST_TIMES, Experiment, made
 from sweeps.systems.kinds import language
 from sweeps.systems.training import Descent
 
@@ -87,7 +87,7 @@ def run(config: Compare) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
     plan = planned(config)
     # Matplotlib is imported while programs compile.
-    from sweeps.compare.picture import draw
+    from sweeps.comparison.picture import draw
 
     result = solved(config, *plan)
     arrays = {
@@ -104,17 +104,39 @@ def run(config: Compare) -> list[Path] | None:
     return None if config.json else paths
 
 
-def compare(config: Compare, theories: Sequence[AnyTheory] = ()) -> Comparison:
-    """Train `config.seeds` runs, and solve each theory from the same starts at the same times.
+def compare(
+    run: Any = "yz", rule: Any = None, /, theories: Sequence[Any] = (), **settings: Any
+) -> Comparison:
+    """Train runs, solve theories from the same starts at the same times, and compare them.
 
     Args:
-        config: the settings.
-        theories: your own theories to compare with, in addition to those that `config` names.
+        run: a `sweeps.Experiment`; or a problem or its name, as in `sweeps.experiment`.
+        rule: the update rule; by default that of the problem.
+        theories: names of theories, and your own theories (`odes.Theory`); all that apply if
+            omitted.
+        settings: options of `dynsim compare` and settings of the run, by name, such as seeds=4,
+            eta_y=1.0. Nothing is written, and `out` is ignored.
+
+    Returns:
+        The comparison, with the runs and theories as a `dataset`, its figure as `plot()`, its
+        numbers as a `report`, and its table of errors as text through `print`.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
+
+    Example:
+        >>> comparison = sweeps.compare("saxe", dynsim.sgd(0.1), steps=20, seeds=2)
+        >>> comparison.error("modes", "loss")["over_time"] < 0.2
+        True
     """
-    return solved(config, *planned(config, theories))
+    theories = (theories,) if isinstance(theories, str) else theories
+    checks.kind("theories", theories, Sequence)
+    names = {field.name for field in dataclasses.fields(Compare)}
+    options = {name: settings.pop(name) for name in names & {*settings}}
+    named = tuple(each for each in theories if isinstance(each, str))
+    own = [each for each in theories if not isinstance(each, str)]
+    config = Compare(made(run, rule, **settings), theories=named, **options)
+    return solved(config, *planned(config, own))
 
 
 def planned(

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -16,8 +16,8 @@ from odes import central
 from odes.batch_noise import ERROR, STD
 from odes.theory import AnyTheory
 from sweeps import output
-from sweeps.compare import table
-from sweeps.compare.scatter import (
+from sweeps.comparison import table
+from sweeps.comparison.scatter import (
     Held,
     Scatter,
     average,
@@ -28,10 +28,13 @@ from sweeps.compare.scatter import (
 )
 from sweeps.systems.experiment import Experiment
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TRAINING = "simulation"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs and theories of one experiment. All are datasets over `seed` and `time`; a theory may
     record fewer times than training.
@@ -44,6 +47,12 @@ class Comparison:
         theories: the theories by name.
         names: observables that runs and theories share.
         left_out: reasons why other theories of the problem do not apply, by name.
+
+    Example:
+        >>> comparison = sweeps.compare("saxe", eta=0.1, steps=20, seeds=2, theories=["modes"])
+        >>> comparison.dataset.loss.dims
+        ('side', 'time')
+        >>> figure = comparison.plot()
     """
 
     run: Experiment
@@ -59,6 +68,28 @@ class Comparison:
         """Training and the theories, with the recorded steps as the coordinate `time`."""
         found = {TRAINING: self.simulation, **self.predictions}
         return {name: _with_times(each) for name, each in found.items()}
+
+    @functools.cached_property
+    def dataset(self) -> xr.Dataset:
+        """Means over the runs that ended well, over `side` (training and each theory) and `time`,
+        and of training the sampling error of each as NAME_error; NaN at times that a theory does
+        not record. The runs are `simulation`, and those of a theory are in `predictions`."""
+        found = xr.concat(
+            [*self.means.values()], xr.DataArray([*self.means], dims="side", name="side")
+        )
+        for name in self.names:
+            runs = self.runs(TRAINING, name)
+            error = runs.std("seed", ddof=min(1, len(runs) - 1)) / max(len(runs), 1) ** 0.5
+            found[f"{name}_error"] = (found[name].dims[1:], error.values)
+            for each in (name, f"{name}_error"):
+                found[each].attrs = dict(self.simulation[name].attrs)
+        return found
+
+    def plot(self) -> "Figure":
+        """Draw each observable of runs and theories over time, above the distance between them."""
+        from sweeps.comparison.picture import draw
+
+        return draw(self)
 
     def runs(self, side: str, name: str, of: str = "") -> xr.DataArray:
         """Return an observable of the runs of training or of a theory that ended well, (R, S, ...),
@@ -186,6 +217,14 @@ class Comparison:
         run, runs = self.run, self.simulation.sizes["seed"]
         lines = table.lines(self.report, self.names, table.heading(run, runs))
         return "\n".join([*lines, *(["", str(self.edge)] if self.edge else [])])
+
+    def __repr__(self) -> str:
+        name = self.names[0]
+        errors = (
+            f"{side} {100 * self.error(side, name)['over_time']:.3g} %" for side in self.predictions
+        )
+        runs = f"{self.simulation.sizes['seed']} runs of {self.run.about}"
+        return f"<Comparison of {runs}; error of {name} over time: {', '.join(errors) or '-'}>"
 
 
 def _with_times(dataset: xr.Dataset) -> xr.Dataset:

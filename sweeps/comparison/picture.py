@@ -11,8 +11,8 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeps.compare.comparison import TRAINING, Comparison
-from sweeps.compare.scatter import average, spread
+from sweeps.comparison.errors import TRAINING, Comparison
+from sweeps.comparison.scatter import average, spread
 from sweeps.output import drawing
 from sweeps.runner import labels
 from sweeps.runner.progress import count

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.compare import scatter, table
+from sweeps.comparison import scatter, table
 
 NAMES = ("predicted", "predicted_error", "measured", "error", "strained")
 

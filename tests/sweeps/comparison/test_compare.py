@@ -22,10 +22,10 @@ from dynsim import Status, Trajectory
 from dynsim.trajectory import counts
 from odes.theory import Theory, always
 from sweeps import cli
-from sweeps.compare import command, picture
-from sweeps.compare.command import Compare, compare, planned
-from sweeps.compare.comparison import Comparison
-from sweeps.compare.scatter import average, spread
+from sweeps.comparison import command, picture
+from sweeps.comparison.command import Compare, compare, planned
+from sweeps.comparison.errors import Comparison
+from sweeps.comparison.scatter import average, spread
 from sweeps.systems.experiment import Experiment, experiment
 from tests.sweeps.ending import ended
 
@@ -179,9 +179,9 @@ def test_all_theories_include_variants_and_by_default_the_rest_are_compared(
     *_, left_out = planned(Compare(run.at({"length": 16})))
     assert "expansion in 1/T" in left_out["spread"]
     with pytest.raises(ValueError, match=r"seed = 3: the runs of a comparison have the seeds"):
-        sweeps.compare.compare(seed=3)
+        sweeps.compare(seed=3)
     with pytest.raises(ValueError, match=r"setps = 5: is not a setting; did you mean steps"):
-        sweeps.compare.compare(setps=5)
+        sweeps.compare(setps=5)
     lone = experiment("two_stage", core="fixed")
     for theories in ((), ("best",)):
         with pytest.raises(ValueError, match="none of the system's theories describes these runs"):
