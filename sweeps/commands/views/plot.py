@@ -22,7 +22,7 @@ from sweeps.commands.views.content import check_systems
 from sweeps.language.fields import fold
 from sweeps.language.values import find_value
 from sweeps.output import drawing
-from sweeps.output.cells import cell_edges, colour_range
+from sweeps.output.cells import cell_edges, colour_range, scale_of
 from sweeps.runner import progress
 from sweeps.runner.labels import aligned_with, label, select, shown, valid, worded
 from sweeps.runner.run import open_sweep
@@ -275,9 +275,22 @@ def draw(
             plot_lines(own, str(config.x), config.hue, ax=ax, place=place)
         if value is not None:
             ax.set_title(f"{left[0]} = {shown(value)}")
-    axes[0, 0].set_ylabel(label(data))
+    axes[0, 0].set_ylabel(textwrap.fill(label(data), 36))
+    _scale(data.values, axes[0, 0])
     _explain(figure, axes[0, -1], config, data, theories)
     return figure
+
+
+def _scale(values: np.ndarray, ax: Axes) -> None:
+    """Make the axis of values logarithmic if they span decades; otherwise a few runs that have left
+    all others must not hide how these differ."""
+    if colour_range(values, FAR).logarithmic:
+        ax.set_yscale("log")
+        return
+    finite = values[np.isfinite(values)]
+    low, high = np.quantile(finite, (0.05, 0.95)) if finite.size else (0.0, 0.0)
+    if high > low and np.ptp(finite) > FAR * (high - low):
+        ax.set_ylim(low - (high - low), high + (high - low))
 
 
 def _explain(
@@ -345,6 +358,10 @@ def title(config: Plot, data: xr.DataArray) -> str:
     if "seed" in data.dims:
         what = "mean" if config.view == "heatmap" else "mean ± sd"
         words.append(f"{what} of {data.sizes['seed']} seeds")
+    over = [dim for dim in ("time", "record") if dim in data.dims]
+    failed = data.isnull().all(over)
+    if failed.any():
+        words.append(f"{int(failed.sum())} of {failed.size} runs did not end well")
     return ", ".join([Path(config.path).name, *words])
 
 
@@ -369,9 +386,13 @@ def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes, place: int
             drawing.band(ax, at, line, style)
         else:
             ax.plot(at, line, **style)
-    if at.size > 2 and not worded(data, x) and at.min() > 0 and at[-1] / at[0] >= 10:
-        ax.set_xscale("log")
-    return drawing.finished(ax, xlabel=label(data[x]))
+    if at.size > 2 and not worded(data, x):
+        if at.min() > 0 and at[-1] / at[0] >= 10:
+            ax.set_xscale("log")
+        elif x == "time" and at[-1] >= 10 * at[1] > 0 and scale_of(at[1:]) == "log":
+            # Logarithmically spaced steps, after step 0.
+            ax.set_xscale("symlog", linthresh=at[1])
+    return drawing.finished(ax, xlabel=textwrap.fill(label(data[x]), 44))
 
 
 def chosen(dataset: xr.Dataset, config: Plot, lacking: Sequence[str] = ()) -> xr.DataArray:
