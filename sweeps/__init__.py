@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
+    from sweeps.commands.views.movie import movie
     from sweeps.comparison.command import compare
     from sweeps.figures import Figure, Picture
     from sweeps.output import drawing
@@ -53,6 +54,7 @@ __all__ = [
     "forget",
     "load",
     "moments",
+    "movie",
     "open",
     "phase",
     "register",
@@ -85,6 +87,7 @@ _SOURCES = {
     "forget": "sweeps.runner.program.jobs:forget",
     "load": "sweeps.runner.spec:load",
     "moments": "sweeps.runner.labels:moments",
+    "movie": "sweeps.commands.views.movie:movie",
     "open": "sweeps.runner.run:open_sweep",
     "diagrams": "sweeps.studies.phase.figure",
     "phase": "sweeps.studies.phase.figure:phase",

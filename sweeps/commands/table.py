@@ -84,6 +84,7 @@ sweep sweeps.commands.sweep:SweepCommand own still file
 info sweeps.commands.reading:Info still quick store
 check sweeps.commands.reading:Check still store
 plot sweeps.commands.views.plot:Plot quick store
+movie sweeps.commands.views.movie:Movie own still store
 explore sweeps.commands.views.explore:Explore own still store
 export sweeps.commands.reading:Export own still quick store
 phase sweeps.studies.phase.figure:Phase
