@@ -90,6 +90,7 @@ export sweeps.commands.reading:Export own still quick store
 phase sweeps.studies.phase.figure:Phase
 spectrum sweeps.studies.spectrum.figure:Spectrum
 validity sweeps.studies.validity:Validity
+list sweeps.commands.contents:List own still quick
 schema sweeps.commands.schema:Schema own still quick
 figure/optimum sweeps.studies.optimum.figure:Optimum
 figure/edge sweeps.studies.edge:Edge

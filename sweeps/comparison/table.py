@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,11 @@ def lines(report: Mapping[str, Any], names: Sequence[str], about: Sequence[str])
     for name, theory in theories.items():
         if spread := theory.get("spread_at_end"):
             text += deviations(spread, name)
+    if theories:
+        text += ["", "theories:"]
+        for name, theory in theories.items():
+            about = theory["title"] + f"; assumes {theory['assumes']}" * bool(theory["assumes"])
+            text.append(f"  {name:<18} {textwrap.shorten(about, 140, placeholder=' ...')}")
     text += [""] * bool(failed)
     text += [f"{name}: {counted(status)}" for name, status in failed.items()]
     ended = {status for each in failed.values() for status in each}
