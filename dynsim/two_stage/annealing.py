@@ -37,17 +37,19 @@ class Annealed(UpdateRule):
     rate changes at the end of the first stage.
 
     Attributes:
-        eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
+        eta_1: learning rate of the first stage.
         eta_2: learning rate of the second stage.
         decay: weight decay lambda, per unit of eta-time.
         tau: stationary standard deviation of a weight's noise at eta_1.
-        stage_2: length of the second stage in eta-time, in units of 1/lambda.
+        stage_1: length of the first stage in eta-time, in units of 1/lambda; Theorem 1 anneals
+            after 1/(4 lambda).
+        stage_2: length of the second stage, in the same unit.
         control: an experiment of the same length in eta-time and the same gradient noise: forever
             keeps the large rate to the end; small uses the small rate from the start; smallinit
             also starts from weights that are stationary for the small rate.
 
     Raises:
-        ValueError: for rates, decay or stage_2 that are not positive, a negative standard
+        ValueError: for rates, decay or stages that are not positive, a negative standard
             deviation, rates at which decay overshoots in a step, or more than 2^31 - 1 steps.
 
     Example:
@@ -62,6 +64,7 @@ class Annealed(UpdateRule):
     eta_2: AnyPositive = 0.01
     decay: AnyPositive = 0.025
     tau: AnyNotNegative = 0.25
+    stage_1: AnyPositive = 0.25
     stage_2: AnyPositive = 3.0
     control: Control = eqx.field(static=True, default="none")
 
@@ -74,7 +77,7 @@ class Annealed(UpdateRule):
         last = self.ends[-1]
         if not checks.is_traced(last) and not (most := np.max(last)) < 2**31:
             many = f"give {most:.3g} steps; at most {2**31 - 1} are possible"
-            raise ValueError(f"eta_1, eta_2, decay, stage_2: {many}")
+            raise ValueError(f"eta_1, eta_2, decay, stage_1, stage_2: {many}")
 
     @property
     def rates(self) -> tuple[Some, Some]:
@@ -85,9 +88,11 @@ class Annealed(UpdateRule):
     @property
     def ends(self) -> tuple[Some, Some]:
         """Steps at which the two stages end."""
-        numbers = jnp if checks.is_traced((self.rates, self.decay, self.stage_2)) else np
+        numbers = (
+            jnp if checks.is_traced((self.rates, self.decay, self.stage_1, self.stage_2)) else np
+        )
         with np.errstate(over="ignore", divide="ignore"):
-            spans = 1 / (4 * self.decay), self.stage_2 / self.decay
+            spans = self.stage_1 / self.decay, self.stage_2 / self.decay
             first, second = (
                 numbers.maximum(numbers.rint(numbers.asarray(span) / eta), 1)
                 for span, eta in zip(spans, self.rates, strict=True)

@@ -169,11 +169,11 @@ def growth_time(task: Prompts, tau: Numbers, decay: Numbers) -> Float[Array, "..
     return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
 
 
-def unsaturated_margin(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
-    r"""Return the mean :math:`\kappa^2 \bar p^4 / (32 \lambda)` of :math:`y N_W` at the end of the
-    first stage, after the eta-time :math:`1/(4\lambda)`, if outputs did not saturate. P is learned
-    in this stage if the mean is much larger than 1."""
-    return jnp.asarray((task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay)))
+def unsaturated_margin(task: Prompts, span: Numbers) -> Float[Array, "..."]:
+    r"""Return the mean :math:`\kappa^2 \bar p^4 T / 8` of :math:`y N_W` after the eta-time `span`,
+    :math:`T`, if outputs did not saturate; :math:`T = 1/(4\lambda)` in Theorem 1. P is learned by
+    then if the mean is much larger than 1."""
+    return jnp.asarray((task.kappa * task.mean_margin**2) ** 2 * jnp.asarray(span) / 8)
 
 
 def stationary_signal(

@@ -65,7 +65,8 @@ class TwoStagePhase(sweeps.Figure):
 
     @property
     def eta_time(self):
-        return (1 / 4 + self.run.setting("stage_2")) / self.run.setting("decay")
+        stages = self.run.setting("stage_1") + self.run.setting("stage_2")
+        return stages / self.run.setting("decay")
 
     def boundaries(self, r):
         """Noise below which theory learns Q at each r, after long times and within T."""

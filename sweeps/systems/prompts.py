@@ -82,7 +82,7 @@ def _thresholds(task: Prompts, stages: Annealing) -> tuple[Array, ...]:
         thresholds.growth_rate(task, tau_2, decay),
         thresholds.growth_rate_hessian(task, tau_1, decay),
         thresholds.growth_rate_hessian(task, tau_2, decay),
-        thresholds.unsaturated_margin(task, decay),
+        thresholds.unsaturated_margin(task, stages.first * stages.eta_1),
         *thresholds.stationary_signal(task, decay),
         thresholds.growth_time(task, tau_2, decay),
         thresholds.waiting_time(decay),
