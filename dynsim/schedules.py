@@ -128,6 +128,10 @@ class Schedule(eqx.Module):
             chosen = jnp.where(at < piece.until, piece.rate(at), chosen)
         return self.peak * jnp.asarray(chosen)
 
+    def __call__(self, step: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
+        """Return `rate(step)`, as optax calls its schedules."""
+        return self.rate(step)
+
     @property
     def is_scaled(self) -> bool:
         """Whether the rates are the peak times numbers that do not depend on it."""

@@ -224,7 +224,7 @@ def plain(
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
         value = {"array": kept(objects, digest, array)}
         value |= {"shape": list(array.shape), "dtype": str(array.dtype)}
-    elif callable(value):
+    elif callable(value) and not dataclasses.is_dataclass(value):
         value = kept(objects, words(value), value)
     elif isinstance(value, Path):
         value = str(value)
@@ -237,7 +237,8 @@ def words(value: Any) -> str:
     """Return a value as text that is the same in other processes. Functions and objects are
     identified by name; their behaviour is part of the compiled program."""
     text = repr(value)
-    if not callable(value) and " at 0x" not in text:
+    # A schedule can be called, as optax calls its own, but has numbers.
+    if (not callable(value) or dataclasses.is_dataclass(value)) and " at 0x" not in text:
         return text
     return name_of(value if hasattr(value, "__qualname__") else type(value))
 
