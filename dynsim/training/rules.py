@@ -260,8 +260,8 @@ class OptaxRule(Rule):
             raise ValueError(
                 f"from_optax({name}): needs the value of a number in Python, but its numbers "
                 f"({', '.join(self.numbers)}) are traced. Fix such a number beforehand, as in "
-                "functools.partial(make, peak=0.1), or pass a schedule of dynsim.schedules to optax, "
-                "such as optax.adam(dynsim.schedules.cosine(peak, 1000))"
+                "functools.partial(make, peak=0.1), or pass optax a schedule of dynsim.schedules, "
+                "as in optax.adam(dynsim.schedules.cosine(peak, 1000))"
             ) from error
         except (TypeError, AttributeError) as error:
             raise ValueError(

@@ -224,7 +224,7 @@ def plain(
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
         value = {"array": kept(objects, digest, array)}
         value |= {"shape": list(array.shape), "dtype": str(array.dtype)}
-    elif callable(value) and not dataclasses.is_dataclass(value):
+    elif callable(value) and not _has_fields(value):
         value = kept(objects, words(value), value)
     elif isinstance(value, Path):
         value = str(value)
@@ -233,12 +233,16 @@ def plain(
     return check(field, value, path)
 
 
+def _has_fields(value: Any) -> bool:
+    """Whether a value has numbers of its own even if it can be called, as a schedule can."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def words(value: Any) -> str:
     """Return a value as text that is the same in other processes. Functions and objects are
     identified by name; their behaviour is part of the compiled program."""
     text = repr(value)
-    # A schedule can be called, as optax calls its own, but has numbers.
-    if (not callable(value) or dataclasses.is_dataclass(value)) and " at 0x" not in text:
+    if (not callable(value) or _has_fields(value)) and " at 0x" not in text:
         return text
     return name_of(value if hasattr(value, "__qualname__") else type(value))
 
