@@ -7,6 +7,7 @@ are static: each program has one value of them.
 import functools
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,6 +32,8 @@ from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flatt
 
 MOST_VALUES = 2**24
 """Maximum number of values of an axis, as each is stored with the results."""
+MOST_RUNS = 2**40
+"""Maximum number of runs, far beyond any real sweep."""
 LISTS = "a list, or a table with linspace, logspace or range"
 _REAL = Field(types=("number",), bounds={"gt": "-inf", "lt": "inf"})
 _POSITIVE = Field(types=("number",), bounds={"gt": 0, "lt": "inf"})
@@ -130,6 +133,7 @@ class Axes:
         zipped: Sequence[Sequence[str]] = (),
     ) -> None:
         self._language, self.objects = language, {}
+        _check_sizes(axes, zipped)
         described = isinstance(run, Mapping | list)
         tables = [run] if isinstance(run, Mapping) else run
         self._given = _given(language, tables, axes) if described else self._text(run, full=False)
@@ -259,6 +263,34 @@ def _given(language: Language, tables: Sequence[Mapping[str, Any]], axes: Collec
     for table in tables:
         given = language.assign(given, [pair for pair in table.items() if pair[0] != "kind"])
     return given
+
+
+def _check_sizes(axes: Mapping[str, object], zipped: Sequence[Sequence[str]]) -> None:
+    """Reject sizes that nobody can run before any value is listed, as a list may never end."""
+    sizes = {}
+    for name, given in axes.items():
+        match given:
+            case {"range": int(last)}:
+                sizes[name] = last
+            case {"range": [int(first), int(end)]}:
+                sizes[name] = end - first
+            case {"linspace": [_, _, int(number)]} | {"logspace": [_, _, int(number)]}:
+                sizes[name] = number
+            case range() | list() | tuple():
+                sizes[name] = len(given)
+        if sizes.get(name, 0) > MOST_VALUES:
+            reason = f"has {sizes[name]} values; at most {MOST_VALUES} are possible"
+            raise LanguageError(f"axes.{name}", reason)
+    # Zipped axes have one dimension. Whether their names are valid is checked with their values.
+    folded = [
+        [fold(str(each)) for each in group[1:]]
+        for group in zipped
+        if isinstance(group, list | tuple)
+    ]
+    others = {name for group in folded for name in group}
+    runs = math.prod(max(n, 1) for name, n in sizes.items() if fold(name) not in others)
+    if runs > MOST_RUNS:
+        raise LanguageError("axes", f"give {runs} runs; at most {MOST_RUNS} are possible")
 
 
 def _values(path: str, given: Any) -> Sequence[Any]:

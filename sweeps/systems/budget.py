@@ -8,7 +8,6 @@ import os
 
 from dynsim.classes.task import SequenceClasses, Task
 
-MOST_RUNS = 2**40
 MOST_PROGRAMS = 2**16
 """Maximum combinations of static values, each of which compiles a program."""
 MOST_BYTES = 2**40
@@ -37,8 +36,6 @@ def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
         steps: optimiser steps of a run; 1 if they follow from its numbers.
     """
     stored, seconds = 4 * runs * numbers, SECONDS * runs * steps
-    if runs > MOST_RUNS:
-        raise ValueError(f"axes: give {runs} runs; at most {MOST_RUNS} are possible")
     if programs > MOST_PROGRAMS:
         raise ValueError(
             f"axes: {programs} combinations of values change shapes, and compile a program each; "
