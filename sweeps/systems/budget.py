@@ -73,10 +73,11 @@ def memory() -> int:
 
 
 def check_memory(bytes_per_run: int) -> None:
-    """Raise `ValueError` if a run would require more memory than any machine has."""
-    if bytes_per_run > MOST_BYTES:
-        needs = f"{bytes_per_run / 2**30:.4g} GiB of memory, more than {MOST_BYTES / 2**30:g} GiB"
-        raise ValueError(f"run: would take {needs}; its sizes are too large")
+    """Raise `ValueError` if a run would require more memory than this machine has; twice as much,
+    as the bytes are estimated."""
+    if bytes_per_run > min(MOST_BYTES, 2 * memory()):
+        needs = f"{bytes_per_run / 2**30:.4g} GiB of memory, of {memory() / 2**30:.4g} GiB"
+        raise ValueError(f"run: would take about {needs}; its sizes are too large")
 
 
 def is_large(task: Task) -> bool:
