@@ -269,6 +269,8 @@ def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
     """Return `value` if it is in `allowed`; otherwise raise `ValueError` with a suggestion."""
     if isinstance(value, str) and value in allowed:
         return value
+    if not allowed:
+        raise ValueError(f"{field} = {value!r}: there is nothing to choose from")
     listed = ", ".join(allowed)
     if len(listed) > LONG:
         listed = ", ".join(_folded(allowed))

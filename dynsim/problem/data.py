@@ -175,7 +175,9 @@ class ArrayFile(Data):
     def _paths(self) -> list[Path]:
         path = Path(self.path)
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-        if not found or not path.exists():
+        if not path.exists():
+            raise ValueError(f"path = {path}: there is no such file")
+        if not found:
             raise ValueError(f"path = {path}: must be an .npz file, or a folder of them")
         checks.regular("path", found[0])
         return found

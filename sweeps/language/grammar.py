@@ -161,6 +161,9 @@ class Language:
                 field, endings = kind.endings
                 if str(word).endswith(tuple(endings)):
                     return {"kind": kind.word, field: word}
+                if re.fullmatch(r"[^:]*\.[a-z]{2,4}", str(word)):
+                    reason = f"must end in {' or '.join(endings)}, if it is a file"
+                    raise LanguageError(setting.name, reason, word)
         return {"kind": self.find(setting.field, word, setting.name).word}
 
     def walk(self, given: Table) -> Iterator[Setting]:

@@ -183,7 +183,10 @@ def _axis(dataset: xr.Dataset, over: str, dtype: np.dtype) -> str:
     """Return the axis of a name; `ValueError` unless runs in `dtype` have a best value along it."""
     if over == "seed":
         raise ValueError("over = 'seed': no seed is best; must be another axis")
-    over = find_axis("over", over, [dim for dim in dataset["status"].dims if dim != "seed"])
+    known = [str(dim) for dim in dataset["status"].dims if dim != "seed"]
+    if not known:
+        raise ValueError(f"over = {over!r}: the results have no axis besides seeds")
+    over = find_axis("over", over, known)
     if worded(dataset, over):
         raise ValueError(f"over = {over!r}: its values are words; must be an axis of numbers")
     values = dataset[over].values
