@@ -4,6 +4,7 @@ A run is described by a table of the given settings, such as
 `{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` builds objects from it.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
