@@ -13,13 +13,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN, Offer, Run, file_name, group, summary
+from sweeps.commands.table import (
+    COMMANDS,
+    OF_PROBLEM,
+    RUN,
+    Offer,
+    Run,
+    file_name,
+    group,
+    summary,
+)
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
-from sweeps.language.grammar import Language, Pairs
+from sweeps.language.grammar import Pairs
 from sweeps.lines import assignments, to_stderr
 from sweeps.systems import kinds
 
 HELP = ("-h", "--help")
+ALL = "all"
+"""The word after --help for all options."""
 AT_ONCE = ("compare", "explain", "phase")
 """Commands that say what they do before they import JAX: they compile for seconds before they have
 progress to show."""
@@ -327,24 +338,41 @@ def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
 
 
 def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
-    """Return the help of a command, with settings of the kinds that the other words select."""
-    given = [*run, *read(offer, [word for word in words if word not in HELP])]
+    """Return the help of a command: its own options and those of the problem; with the word "all"
+    also how all rules are refined and figures look. Settings are those of the kinds that the other
+    words select."""
+    every = ALL in words
+    rest = [word for word in words if word not in (*HELP, ALL)]
+    given = [*run, *read(offer, rest)]
     table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
     places = "".join(f" {each.upper()}" for each in offer.positional)
-    about = textwrap.fill(offer.kind.about, 96)
-    first = [f"usage: dynsim {name}{places} [OPTIONS]", "", about, ""]
-    return "\n".join([*first, *settings_page(offer.language, table)])
+    chosen = {fold(option) for option, _ in given}
 
+    def usual(path: Sequence[str]) -> bool:
+        first = path[0]
+        refined = first == "rule" and path[1:2] not in ((), ("eta",)) and "rule" not in chosen
+        return first in offer.kind.fields or (
+            first not in ("style", "format", "quiet", "dtype", "seed") and not refined
+        )
 
-def settings_page(language: Language, given: Table) -> Iterator[str]:
-    """Yield lines about all settings: descriptions, allowed values and current values."""
-    yield "Options. The last part of a name suffices if it is unique; - _ . are interchangeable."
-    for setting in language.walk(given):
+    shown = [each for each in offer.language.walk(table) if not each.shared]
+    some = [each for each in shown if usual(each.path)]
+    if every or len(shown) - len(some) < 3:
+        some = shown
+    lines = [f"usage: dynsim {name}{places} [OPTIONS]", "", textwrap.fill(offer.kind.about, 96), ""]
+    lines += [
+        "Options. The last part of a name suffices if it is unique; - _ . are interchangeable."
+    ]
+    for setting in some:
         field, value = setting.field, setting.value
-        if not setting.shared:
-            shown = setting.kind or ("none" if value is None else value)
-            now = "required" if value is MISSING else f"default: {shown}"
-            text = f"{field.doc} ({allowed(field, language.words(field))}; {now})"
-            yield f"  --{setting.name}"
-            yield textwrap.indent(textwrap.fill(text.lstrip() + " *" * field.traced, 90), " " * 6)
-    yield "* Runs that differ only in these share one compiled program."
+        default = setting.kind or ("none" if value is None else value)
+        now = "required" if value is MISSING else f"default: {default}"
+        text = f"{field.doc} ({allowed(field, offer.language.words(field))}; {now})"
+        text = textwrap.fill(text.lstrip() + " *" * field.traced, 90)
+        lines += [f"  --{setting.name}", textwrap.indent(text, " " * 6)]
+    lines += ["* Runs that differ only in these share one compiled program."]
+    if len(some) < len(shown):
+        lines += [
+            f"`--help all` lists {len(shown) - len(some)} more, of the update rule and of figures."
+        ]
+    return "\n".join(lines)
