@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageSequence
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -115,7 +115,8 @@ class Card(NamedTuple):
     @property
     def picture(self) -> Path:
         """Path of its image, relative to the gallery."""
-        return Path(self.section) / f"{self.name}.png"
+        moves = bool(self.commands) and self.commands[-1].split()[1] == "movie"
+        return Path(self.section) / f"{self.name}.{'gif' if moves else 'png'}"
 
 
 def cards() -> dict[str, Card]:
@@ -172,9 +173,10 @@ def same(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def digest(picture: Path) -> str:
-    """Return a hash of a figure's pixels, independent of compression."""
+    """Return a hash of the pixels of all frames, independent of compression."""
     with Image.open(picture) as image:
-        return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:16]
+        frames = (frame.convert("RGB").tobytes() for frame in ImageSequence.Iterator(image))
+        return hashlib.sha256(b"".join(frames)).hexdigest()[:16]
 
 
 def problem(card: Card) -> str | None:
@@ -203,7 +205,7 @@ def run(card: Card, work: Path) -> Path:
         subprocess.run([*dynsim, *card.words[1:], "--out", str(work)], check=True, cwd=ROOT)
     for page in work.glob("*.html"):
         photograph(page)
-    return max(work.glob("*.png"), key=lambda path: path.stat().st_mtime)
+    return max(work.glob(f"*{card.picture.suffix}"), key=lambda path: path.stat().st_mtime)
 
 
 def make(card: Card, work: Path, redraw: bool = False) -> None:
@@ -235,7 +237,7 @@ def differs(card: Card, work: Path) -> str | None:
         return "its arrays are not recorded"
     if not same(fingerprint(arrays(work)), [float(each) for each in recorded["arrays"].split()]):
         return "it is made of other arrays"
-    shrink(picture, drawn := work / "shrunk.png")
+    shrink(picture, drawn := work / f"shrunk{picture.suffix}")
     pixels = [np.asarray(Image.open(p).convert("L"), float) for p in (drawn, HERE / card.picture)]
     if pixels[0].shape != pixels[1].shape or np.abs(pixels[0] - pixels[1]).mean() > SEEN:
         return "it is drawn in another way"
@@ -263,12 +265,16 @@ def _cpu_seconds() -> float:
 
 
 def shrink(source: Path, target: Path) -> None:
-    """Write an image with at most `WIDTH` pixels across and `COLOURS` colours."""
+    """Write an image with at most `WIDTH` pixels across and `COLOURS` colours. What moves is small
+    already."""
+    target.parent.mkdir(exist_ok=True)
+    if source.suffix == ".gif":
+        shutil.copyfile(source, target)
+        return
     picture = Image.open(source).convert("RGB")
     if picture.width > WIDTH:
         size = WIDTH, round(picture.height * WIDTH / picture.width)
         picture = picture.resize(size, Image.Resampling.LANCZOS)
-    target.parent.mkdir(exist_ok=True)
     # By coverage, not by frequency, so that a thin line keeps its colour. Each colour is then the
     # mean of those that it replaces, so that an area keeps its colour as well.
     few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, 1, dither=Image.Dither.NONE)

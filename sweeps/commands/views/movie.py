@@ -74,14 +74,17 @@ class Movie:
 
 
 def run(config: Movie) -> list[Path]:
-    """Draw the movie of stored sweeps, as the command does."""
+    """Draw the movie of stored sweeps, with the numbers that it shows next to it."""
     assert config.out is not None
     _check_out(config.out)
     opened = {path: open_sweep(path, progress.say) for path in (config.path, *config.more)}
     check_systems(opened)
     data = {Path(path).name: aligned_with(opened[config.path], d) for path, d in opened.items()}
-    options = {"where": config.where, "frames": config.frames, "seconds": config.seconds}
-    return [movie(data, *config.observable, out=config.out, **options)]
+    names, arrays = _frames(data, config.observable, config.where, config.frames)
+    path = _write(names, arrays, config.out, config.seconds)
+    numbers = {side: {n: each[n].values for n in names} for side, each in arrays.items()}
+    times = next(iter(arrays.values()))[names[0]]["time"].values
+    return [path, *output.write(path.parent, path.stem, arrays={**numbers, "times": times})]
 
 
 def movie(
@@ -124,7 +127,14 @@ def movie(
     checks.integer("frames", frames, 2)
     checks.real("seconds", seconds, 0, open_minimum=True)
     sides = {"": data} if isinstance(data, xr.Dataset) else dict(data)
-    names = _observables(sides, observables)
+    return _write(*_frames(sides, observables, where, frames), path, seconds)
+
+
+def _frames(
+    sides: Mapping[str, xr.Dataset], wanted: Sequence[str], where: Sequence[str], frames: int
+) -> tuple[tuple[str, ...], dict[str, dict[str, xr.DataArray]]]:
+    """Return the names of what is drawn, and its values at the time of each frame, by side."""
+    names = _observables(sides, wanted)
     arrays = {side: _selected(each, names, where) for side, each in sides.items()}
     times = next(iter(arrays.values()))[names[0]]["time"].values
     times = times[np.unique(np.linspace(0, len(times) - 1, frames).round().astype(int))]
@@ -132,6 +142,17 @@ def movie(
         side: {n: a.sel(time=times, method="nearest").load() for n, a in each.items()}
         for side, each in arrays.items()
     }
+    return names, arrays
+
+
+def _write(
+    names: Sequence[str],
+    arrays: Mapping[str, Mapping[str, xr.DataArray]],
+    path: Path,
+    seconds: float,
+) -> Path:
+    """Draw the frames, and write them as a whole."""
+    times = next(iter(arrays.values()))[names[0]]["time"].values
     figure, update = _plane(arrays) if len(names) == 2 else _single(arrays, names[0])
     title = figure.suptitle(f"step {times[-1]:g}")
     # The layout of one frame is that of all: to compute it takes as long as to draw.
