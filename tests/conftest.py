@@ -16,8 +16,7 @@ import jaxtyping
 import matplotlib as mpl
 import pytest
 
-from tests import annotations
-from tests.systems import solvers  # noqa: F401  (before anything is traced)
+from tests.systems import annotations, solvers  # noqa: F401  (before anything is traced)
 
 mpl.use("Agg")
 # Arguments and results of every function are checked against their annotations, with shapes and

@@ -16,7 +16,7 @@ Options = dict[str, int | bool | str]
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_jit_vmap_of_a_reduction_is_computed_correctly(
     size: int, dtype: str, batch: int, optimised: Options
-) -> None:
+):
     # jax 0.10.2 on CPU returns wrong values here, without a warning, once the batch exceeds
     # 16384 members in float64 or 32768 in float32.
     rng = np.random.default_rng(0)
@@ -34,7 +34,7 @@ def test_jit_vmap_of_a_reduction_is_computed_correctly(
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", [pytest.param("flow", marks=pytest.mark.full), "training"])
 @pytest.mark.more
-def test_optimised_code_computes_the_same(kind: str, optimised: Options) -> None:
+def test_optimised_code_computes_the_same(kind: str, optimised: Options):
     task, record = dynsim.SynSmall().build(), ("loss", "entropy", "z_top_distinct", "speed", "xi")
 
     def flow(eta: jax.Array) -> dynsim.Trajectory:

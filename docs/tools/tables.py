@@ -59,7 +59,7 @@ NO_INERTIA = {
     "linear_icl": ("rescaled", "scalar", "plateaus", "sigmoid"),
     "sparse_attention": ("rescaled", "printed", "escape"),
 }
-"""Theories in which momentum only turns eta into eta / (1 - mu), as tests/test_site.py checks."""
+"""Theories in which momentum only turns eta into eta / (1 - mu), as tests of the docs check."""
 SIGNS = (
     (r"-> infinity", "→ ∞"),
     (r"->", "→"),

@@ -278,7 +278,8 @@ def _check_sizes(axes: Mapping[str, object], zipped: Sequence[Sequence[str]]) ->
                 sizes[name] = number
             case range() | list() | tuple():
                 sizes[name] = len(given)
-        if sizes.get(name, 0) > MOST_VALUES:
+        # That of a table is checked with its other numbers.
+        if sizes.get(name, 0) > MOST_VALUES and not isinstance(given, Mapping):
             reason = f"has {sizes[name]} values; at most {MOST_VALUES} are possible"
             raise LanguageError(f"axes.{name}", reason)
     # Zipped axes have one dimension. Whether their names are valid is checked with their values.

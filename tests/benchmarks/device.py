@@ -44,9 +44,6 @@ Rows = dict[str, Any]
 def report(
     small: bool = False, out: Path = Path("out/bench"), only: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Yield a line for each row as soon as it is measured, and write all of them so far to
-    `device.json` in `out`. `small` selects sizes that take a CPU a minute or two, and `only` the
-    rows whose names begin so."""
     about = output.environment()
     found: Rows = {"environment": about, "devices": len(jax.local_devices()), "small": small}
     yield f"{found['devices']} x {about['device']}, jax {about['jax']}"
@@ -59,7 +56,6 @@ def report(
 
 
 def rows(small: bool) -> dict[str, Callable[[], tuple[str, Rows]]]:
-    """Return what to measure, by name; each returns a line of text and its numbers."""
     sides = SMALL_SIDES if small else SIDES
     checks = {f"check {name}": functools.partial(checked, run) for name, run in CHECKS.items()}
     maps = {f"training, {n} x {n}": functools.partial(trained, n, small) for n in sides}
@@ -68,7 +64,6 @@ def rows(small: bool) -> dict[str, Callable[[], tuple[str, Rows]]]:
 
 
 def checked(check: Callable[[], tuple[float, float] | None]) -> tuple[str, Rows]:
-    """Run a check of correctness."""
     compared = check()
     if compared is None:
         return "left out, an installed package has no record of it", {}
@@ -172,12 +167,10 @@ def trained(side: int, small: bool) -> tuple[str, Rows]:
 
 @functools.cache
 def limits(small: bool) -> tuple[float, float]:
-    """Return the operations and the bytes per second that the devices reach, both measured."""
     return peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured().triad
 
 
 def swept(first: Sweep, second: Callable[[], Sweep]) -> tuple[str, Rows]:
-    """Time a sweep, and another one that uses its programs."""
     cold = seconds(functools.partial(sweeps.run, first))
     again = second()
     warm = seconds(functools.partial(sweeps.run, again))
@@ -188,8 +181,7 @@ def swept(first: Sweep, second: Callable[[], Sweep]) -> tuple[str, Rows]:
 
 
 def studies(small: bool) -> dict[str, tuple[Sweep, Callable[[], Sweep]]]:
-    """Return Fig. 6, two-stage training, and theories over the plane of rates: a sweep, and a
-    function that returns another one of the same shape."""
+    """Return a sweep, and a function that returns another one of the same shape, by name."""
     seeds = "axes.seed = { range = 2 }" if small else "axes.seed = { range = 10 }"
     figure = load("fig6", ['record = ["entropy"]', seeds])
     side = 8 if small else 64
@@ -243,7 +235,6 @@ def of_a_step() -> tuple[float, float]:
 
 
 def peak_flops(size: int) -> float:
-    """Operations per second of a matrix product in float32 on all devices, the best of five."""
     mesh = tiles.mesh()
     rows = jnp.ones((mesh.size, size, size), jnp.float32)
     each = PartitionSpec("devices")

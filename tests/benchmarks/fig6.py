@@ -20,7 +20,7 @@ LOOPS = 4
 
 
 def report(check: bool = False) -> Iterator[str]:
-    """Lines of the report; `check` runs the PyTorch loop on all of Fig. 6 for one query."""
+    """Lines of the report."""
     sweep = load("fig6", ['record = ["entropy"]'])
     per_query = sweep.dims[1].size * sweep.dims[2].size * sweep.dims[3].size
     cold = seconds(lambda: sweeps.run(sweep))
@@ -51,7 +51,6 @@ def report(check: bool = False) -> Iterator[str]:
 
 
 def compared(train: Callable[..., float]) -> Iterator[str]:
-    """Compare the PyTorch loop with the published cells of one query, with 10 seeds each."""
     task, good = dynsim.SynMedium(1).build(), 0
     cells = published().sel(num_queries=1).to_dataframe().reset_index()
     for eta_z, ratio, mean, std in cells[["eta_z", "ratio", "mean", "std"]].to_numpy():
@@ -62,7 +61,6 @@ def compared(train: Callable[..., float]) -> Iterator[str]:
 
 
 def single(task: dynsim.SequenceClasses, seed: int) -> float:
-    """Train one run of Fig. 6 with `dynsim.train`; return its entropy."""
     run = dynsim.train(
         dynsim.Layer(task, start="uniform"),
         dynsim.sgd(2.0, 1.0, momentum=0.9),
@@ -76,5 +74,4 @@ def single(task: dynsim.SequenceClasses, seed: int) -> float:
 
 
 def rooted(sweep: Sweep, root: int) -> Sweep:
-    """Return the sweep with other random numbers."""
     return dataclasses.replace(sweep, root=root)

@@ -81,5 +81,4 @@ def report(kills: int = 20) -> Iterator[str]:
 
 
 def same(one: Path, other: Path) -> str:
-    """Return whether two stores hold the same arrays."""
     return "yes" if sweeps.open(one).load().equals(sweeps.open(other).load()) else "NO"

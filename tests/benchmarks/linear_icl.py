@@ -22,15 +22,11 @@ LOOP = (20, 120)
 
 
 def report(check: bool = False) -> Iterator[str]:
-    """Yield the lines of the report; compiled sweeps are timed twice, the second time at other
-    values. `check` also compares the final losses of both."""
+    """Yield the lines of the report."""
     on_fixed = experiment("linear_icl", steps=STEPS, batch=FIXED, data="fixed")
     for name, training in (
         ("population loss", experiment("linear_icl", steps=STEPS, batch=math.inf)),
-        (
-            f"{FIXED} fixed sequences",
-            experiment("linear_icl", steps=STEPS, batch=FIXED, data="fixed"),
-        ),
+        (f"{FIXED} fixed sequences", on_fixed),
     ):
         cold, warm = cold_and_warm(functools.partial(run, training))
         number = POINTS * SEEDS
@@ -54,7 +50,6 @@ def report(check: bool = False) -> Iterator[str]:
 
 
 def run(training: Experiment, shift: float, points: int = POINTS) -> float:
-    """Train over starting scales and seeds, and return the mean of the final batch losses."""
     axes = {
         "scale": {"logspace": [0.02 * shift, 0.05 * shift, points]},
         "seed": {"range": SEEDS},

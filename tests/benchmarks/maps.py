@@ -35,11 +35,9 @@ def report() -> Iterator[str]:
 
 
 def plane(resolution: int, shift: float, seeds: int = 0) -> dict[str, Any]:
-    """Return the axes of a map, with its rates scaled by `shift`."""
     values = {"logspace": [0.01 * shift, 100 * shift, resolution]}
     return {"eta_y": values, "eta_z": values} | ({"seed": {"range": seeds}} if seeds else {})
 
 
 def warm(build: Callable[[float], Sweep], **options: Any) -> float:
-    """Return the seconds of the second of two maps at different rates, run with `options`."""
     return cold_and_warm(lambda shift: sweeps.run(build(shift), **options))[1]

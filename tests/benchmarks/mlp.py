@@ -1,12 +1,10 @@
 """A sweep of a small network against a typical loop in JAX with optax."""
 
 import itertools
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +14,7 @@ import optax
 import dynsim
 import sweeps
 from sweeps.runner.spec import Sweep
+from tests.benchmarks.timing import cost, medians
 
 SIZES = (16, 64, 64, 1)
 STEPS, BATCH, DECAY = 100, 32, 1e-4
@@ -28,7 +27,6 @@ class Net(dynsim.Problem):
     """A ReLU network that learns the product of two of its inputs."""
 
     def init(self, key: Any) -> list[Any]:
-        """Draw the weights of the layers, with zero biases."""
         pairs = list(itertools.pairwise(SIZES))
         keys = jax.random.split(key, len(pairs))
         return [
@@ -37,24 +35,15 @@ class Net(dynsim.Problem):
         ]
 
     def draw(self, key: Any, batch: int) -> Any:
-        """Draw inputs and targets."""
         x = jax.random.normal(key, (batch, SIZES[0]))
         return x, x[:, 0] * x[:, 1]
 
     def loss(self, params: list[Any], data: Any) -> Any:
-        """Half of the mean squared error."""
         x, y = data
         for w, b in params[:-1]:
             x = jax.nn.relu(x @ w + b[None])
         w, b = params[-1]
         return jnp.mean(((x @ w + b[None])[:, 0] - y) ** 2) / 2
-
-
-class Cost(NamedTuple):
-    """Wall time and CPU time in seconds."""
-
-    wall: float
-    cpu: float
 
 
 def report() -> Iterator[str]:
@@ -83,24 +72,24 @@ def report() -> Iterator[str]:
         f"{len(jax.devices())} devices for the sweep, one for the loop"
     )
     cold = {"sweep": cost(swept), "loop": cost(looped)}
-    warm: dict[str, list[Cost]] = {"sweep": [], "loop": [], "stored": []}
+    warm: dict[str, list[list[float]]] = {"sweep": [], "loop": [], "stored": []}
     with tempfile.TemporaryDirectory() as folder:
         for i in range(REPEATED):
             warm["sweep"].append(cost(swept))
             warm["loop"].append(cost(looped))
             warm["stored"].append(cost(lambda i=i: swept(Path(folder) / str(i))))
-    middle = {name: median(costs) for name, costs in warm.items()}
+    middle = {name: medians(costs) for name, costs in warm.items()}
     lines = {"sweep, cold": cold["sweep"], "loop, cold": cold["loop"]}
     lines |= {f"{name}, warm": found for name, found in middle.items()}
     for name, found in lines.items():
-        yield f"  {name:<14} {found.wall:7.3f} s by the clock {found.cpu:7.3f} s of CPU"
+        yield f"  {name:<14} {found[0]:7.3f} s by the clock {found[1]:7.3f} s of CPU"
     yield "the loop takes, in units of the sweep:"
     for name, loops, swept_ in (
         ("cold", cold["loop"], cold["sweep"]),
         ("warm", middle["loop"], middle["sweep"]),
         ("warm, stored", middle["loop"], middle["stored"]),
     ):
-        clock, cpu = loops.wall / swept_.wall, loops.cpu / swept_.cpu
+        clock, cpu = (a / b for a, b in zip(loops, swept_, strict=True))
         yield f"  {name:<14} {clock:.2f} by the clock, {cpu:.2f} of CPU"
     # Runs of one seed share their data, so the error comes from the means over rates.
     by_seed = {name: x.reshape(len(RATES), SEEDS).mean(0) for name, x in losses.items()}
@@ -125,15 +114,3 @@ def plain(key: Any, eta: Any) -> Any:
     carry = params, optimizer.init(params)
     (params, _), _ = jax.lax.scan(step, carry, jax.random.split(draws, STEPS))
     return problem.loss(params, problem.draw(jax.random.fold_in(draws, STEPS), BATCH))
-
-
-def cost(work: Callable[[], object]) -> Cost:
-    """Measure the cost of `work`."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def median(costs: list[Cost]) -> Cost:
-    """Return the medians of wall and CPU time."""
-    return Cost(*(statistics.median(found) for found in zip(*costs, strict=True)))

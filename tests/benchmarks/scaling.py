@@ -30,6 +30,5 @@ def report() -> Iterator[str]:
 
 
 def sized(runs: int, training: Experiment, root: int = 0) -> Sweep:
-    """Return a sweep of `runs` runs."""
     axes = {"eta_y": {"logspace": [0.1, 10, runs // 10]}, "seed": {"range": 10}}
     return Sweep(training, axes, record=("entropy", "loss"), root=root)

@@ -81,13 +81,10 @@ def record(problem: dynsim.Problem) -> float:
 
 
 def train(problem: dynsim.Problem, eta: Any, **options: Any) -> dynsim.Trajectory:
-    """Train by descent on the whole set."""
     return dynsim.train(problem, dynsim.sgd(eta), KEY, batch=math.inf, **options)
 
 
 def many(problem: dynsim.Problem, number: int, record: tuple[str, ...]) -> float:
-    """Return the seconds of `number` runs with a tenth of the steps, after compilation."""
-
     def run(shift: float) -> None:
         axes = {"eta": np.geomspace(0.01 * shift, 0.5 * shift, number // 100)}
         axes |= {"seed": range(100)}

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 TASK = Prompts(4, 6, gamma0=0.7, s1=1.2, s2=0.8, r=1.3, coupling=0.4)
 
 
-def test_loss_and_gradient_are_those_of_the_model() -> None:
+def test_loss_and_gradient_are_those_of_the_model():
     from tests.benchmarks.peers.torch_two_stage import drawn, loss
 
     torch.manual_seed(0)
@@ -31,8 +31,8 @@ def test_loss_and_gradient_are_those_of_the_model() -> None:
     np.testing.assert_allclose(gradient, [grads.W, grads.V], rtol=1e-4, atol=1e-6)
 
 
-def test_prompts_have_the_moments_of_the_law() -> None:
-    from tests.benchmarks.peers.torch_two_stage import drawn
+def test_prompts_have_the_moments_of_the_law_and_steps_are_those_of_the_algorithm():
+    from tests.benchmarks.peers.torch_two_stage import drawn, loss, trained
 
     torch.manual_seed(1)
     P, Q, labels = (leaf.double().numpy() for leaf in drawn(TASK, 20_000))
@@ -45,21 +45,15 @@ def test_prompts_have_the_moments_of_the_law() -> None:
     assert (Q[..., 0][~negative] == 0).all()
     np.testing.assert_allclose([P[..., 1:].std(), Q[..., 1:].std()], [1.2, 0.8], rtol=0.006)
     assert labels.mean() == pytest.approx(0, abs=0.012)
-
-
-def test_a_step_decays_the_noise_and_moves_the_signal_by_the_gradient() -> None:
-    """A pool of one prompt, so that the batch is known, and no gradient noise."""
-    from tests.benchmarks.peers.torch_two_stage import drawn, loss, trained
-
-    optimizer = Annealed(0.2, 0.05, 0.25, 0.0, stage_2=0.02)
-    first, _ = Annealing.of(optimizer).steps
+    # A pool of one prompt, so that the batch is known, and no gradient noise.
+    rule = Annealed(0.2, 0.05, 0.25, 0.0, stage_2=0.02)
+    first, _ = Annealing.of(rule).steps
     task = dataclasses.replace(TASK, pool=1, tau_0=0.5)
-    weights = trained(task, optimizer, 3, [0, 1, first, first + 1], batch=2)
+    weights = trained(task, rule, 3, [0, 1, first, first + 1], batch=2)
     torch.manual_seed(3)
     data = drawn(TASK, 1)
-    (signal, start), (_, once) = weights[:2]
-    assert not signal.any()
-    np.testing.assert_allclose(once, (1 - 0.2 * 0.25) * start, rtol=1e-6)
+    assert not weights[0][0].any()
+    np.testing.assert_allclose(weights[1][1], (1 - 0.2 * 0.25) * weights[0][1], rtol=1e-6)
     for before, after, eta in ((0, 1, 0.2), (2, 3, 0.05)):
         U = torch.tensor(weights[before].sum(0)).requires_grad_()
         (gradient,) = torch.autograd.grad(loss(U, data, TASK.coupling), U)

@@ -16,9 +16,6 @@ RECORD = ["loss", "entropy", "z_top_distinct", "z_top_common"]
 
 
 def report() -> Iterator[str]:
-    """Yield the seconds of each theory, on Syn-Small up to step 100 unless its title has other
-    sizes: the first call, which compiles, and the fastest of three later ones, with its ratio to
-    the first member of the group."""
     for title, members in groups().items():
         yield f"{title}:"
         base = None
@@ -71,6 +68,5 @@ def groups() -> dict[str, dict[str, Callable[[], Any]]]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Return the seconds of the first call and of the fastest of three later ones."""
     again = lambda: jax.block_until_ready(work())
     return seconds(again), min(seconds(again) for _ in range(3))

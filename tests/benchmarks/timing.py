@@ -1,14 +1,23 @@
-"""Wall time."""
+"""Wall and CPU time."""
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Wall time of `work`."""
-    begin = time.perf_counter()
+    return cost(work)[0]
+
+
+def cost(work: Callable[[], object]) -> list[float]:
+    """Wall and CPU seconds of `work`."""
+    wall, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - begin
+    return [time.perf_counter() - wall, time.process_time() - cpu]
+
+
+def medians(costs: Sequence[list[float]]) -> list[float]:
+    return [statistics.median(each) for each in zip(*costs, strict=True)]
 
 
 def cold_and_warm(work: Callable[[float], object], other: float = 1.1) -> tuple[float, float]:

@@ -32,8 +32,6 @@ REPEATS = 7
 
 
 def report(check: bool = False) -> Iterator[str]:
-    """Yield the lines of the report; compiled sweeps are timed twice, the second time at other
-    values. `check` also tests the claims on the PyTorch loop."""
     yield from training()
     yield from theory()
     yield from diagram()
@@ -87,12 +85,10 @@ def training() -> Iterator[str]:
 
 
 def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:
-    """Return the seconds of the fastest repetition of each."""
     return np.min([[seconds(work) for work in works] for _ in range(REPEATS)], axis=0)
 
 
 def theory() -> Iterator[str]:
-    """Time the reduced ODE of the default preset at 128 times."""
     setup = two_stage()
     times = dynsim.Annealed().stages.times(128)
     solve = lambda tau: jax.block_until_ready(
@@ -104,8 +100,6 @@ def theory() -> Iterator[str]:
 
 
 def diagram() -> Iterator[str]:
-    """Time the 25 x 25 solves of the phase diagram."""
-
     def run(shift: float) -> None:
         axes = {"tau": {"logspace": [0.06 * shift, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}
         sweeps.run(Sweep(LONG, axes, "ode", ("auc_Q", "K2")))

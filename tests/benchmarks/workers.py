@@ -1,7 +1,6 @@
 """Sweeps shared by the workers of an executor: kills, load balance, and overhead."""
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -19,7 +18,6 @@ import numpy as np
 import sweeps
 from sweeps.runner import cluster, driver, tiles
 from sweeps.runner.agreement import Agreement
-from sweeps.runner.config import config_of
 from sweeps.runner.program.identity import Identity
 from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
@@ -73,19 +71,12 @@ class Killing(Executor):
 
 
 def report() -> Iterator[str]:
-    """Yield the lines of the report."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        yield from kills(folder)
-        yield from driver_killed(folder)
-        yield from balance(folder)
-        yield from overhead(folder)
-        yield from feed(folder)
-        yield from resume(folder)
+        for part in (kills, driver_killed, balance, overhead, feed, resume):
+            yield from part(Path(name))
 
 
 def sweep() -> Sweep:
-    """Return the sweep that the workers share."""
     points = CHUNKS * CHUNK // 8
     return Sweep(
         experiment(steps=100, start="uniform"),
@@ -95,7 +86,6 @@ def sweep() -> Sweep:
 
 
 def kills(folder: Path) -> Iterator[str]:
-    """Kill workers while they compute, and compare the arrays with those of one process."""
     sweeps.run(sweep(), folder / "one", chunk=CHUNK, tile=CHUNK)
     with cluster.executor(f"local:{WORKERS}") as executor:
         killing = Killing(executor, KILLS, CHUNKS // (KILLS + 1))
@@ -107,13 +97,16 @@ def kills(folder: Path) -> Iterator[str]:
     )
 
 
+def drive(out: str) -> None:
+    with cluster.executor("local:2") as executor:
+        sweeps.run(sweep(), out, executor=executor, chunk=CHUNK, tile=CHUNK)
+
+
 def driver_killed(folder: Path) -> Iterator[str]:
     """Kill the driver while its workers compute chunks, and resume with another driver."""
-    file, out = folder / "sweep.toml", folder / "driven"
-    file.write_text(_toml())
-    main = "import sys; from sweeps import cli; sys.exit(cli.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", main, "sweep", str(file), "--out", str(out)]
-    command += ["--chunk", str(CHUNK), "--tile", str(CHUNK), "--dask", "local:2"]
+    out = folder / "driven"
+    main = "import sys; from tests.benchmarks import workers; workers.drive(sys.argv[1])"
+    command = [sys.executable, "-c", main, str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and _stored(out) < CHUNKS // 4:
         time.sleep(0.05)
@@ -147,7 +140,6 @@ def balance(folder: Path) -> Iterator[str]:
 
 
 def paused(job: driver.Job, number: int) -> driver.Done:
-    """Sleep for the time of a chunk without computing it; the first worker to call this is slow."""
     marker = Path(job.address + ".slow")
     try:
         marker.touch(exist_ok=False)
@@ -200,7 +192,6 @@ def overhead(folder: Path) -> Iterator[str]:
 
 
 def feed(folder: Path) -> Iterator[str]:
-    """Time empty chunks, as fast as the driver can hand them out."""
     store, job = _empty(folder / "feed", EMPTY)
     with instead(nothing), cluster.executor(f"local:{WORKERS}") as executor:
         executor.submit(nothing, job, 0).result()
@@ -213,12 +204,10 @@ def _agreement(store: Store) -> Agreement:
 
 
 def nothing(job: driver.Job, number: int) -> driver.Done:
-    """Return at once, as if a chunk were done."""
     return driver.Done(driver.name(), 1, 0)
 
 
 def resume(folder: Path) -> Iterator[str]:
-    """Time the resumption of a store of many chunks, all but one of them done."""
     store, _ = _empty(folder / "many", MANY)
     empty = {name: np.zeros((1, 1), v.dtype) for name, v in store.variables.items()}
     for region in map(store.layout.region, range(store.layout.num_chunks)):
@@ -230,19 +219,6 @@ def resume(folder: Path) -> Iterator[str]:
     yield f"{MANY} chunks, of which {left} are left: resumed and completed in {took:.1f} s"
 
 
-def _toml() -> str:
-    """Return `sweep` in TOML."""
-    config = config_of(sweep())
-    lines = [f"{name} = {json.dumps(config[name])}" for name in ("record", "times")]
-    lines += [f"axes.{name} = {json.dumps(values)}" for name, values in config["axes"].items()]
-    lines += [
-        f"run.{name} = {json.dumps(value)}"
-        for name, value in config["run"].items()
-        if value is not None
-    ]
-    return "\n".join(lines)
-
-
 def _many(chunks: int) -> Sweep:
     return Sweep(
         experiment(), {"eta_y": {"linspace": [0.1, 4, chunks]}, "seed": [0]}, record=("loss",)
@@ -250,7 +226,6 @@ def _many(chunks: int) -> Sweep:
 
 
 def _empty(path: Path, chunks: int) -> tuple[Store, driver.Job]:
-    """Create a store of `chunks` chunks of one run each, none of them done."""
     wanted = _many(chunks)
     variables = {
         name: Variable((), (), np.dtype(kind))

@@ -29,13 +29,13 @@ def main() -> None:
     asked = parser.parse_args()
     # Before the import of Equinox, which would otherwise let solvers call the host.
     cli.tell()
-    from tests.devices import check, present
+    from tests.devices import check
 
     try:
         if asked.target == "here":
-            present.run(asked.systems, asked.theories)
+            check.present(asked.systems, asked.theories)
         else:
-            check.run(asked.target, asked.systems, asked.theories)
+            check.compiled(asked.target, asked.systems, asked.theories)
     except ValueError as error:
         parser.exit(1, f"{error}\n")
 

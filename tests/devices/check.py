@@ -1,34 +1,39 @@
-"""Compile training and the theories for an accelerator, and print a line about each of them."""
+"""Compile training and the theories for an accelerator, or run them on the device of this machine,
+and print a line about each of them as soon as it is done."""
 
+import dataclasses
+import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
+import numpy as np
 
-from dynsim.precision import WITHOUT_FLOAT64, precision
+import sweeps
+from dynsim.precision import WITHOUT_FLOAT64, Device, host, precision
 from sweeps import output
 from sweeps.runner import fit
 from sweeps.runner.program import jobs
+from sweeps.runner.spec import Sweep
 from tests.devices import hlo, programs
 from tests.devices.target import TARGETS, Target
 
 BEGIN = 50
 """Step from which runs resume, for theories that can resume."""
-HEAD = (
-    "theory",
-    "compiled in",
-    "bytes/run",
-    "estimate",
-    "kernels",
-    "conditionals",
-    "open",
-    "calls",
-)
+ALLOWED = {"float32": 1e-3, "float64": 1e-6}
+"""Largest difference of two devices over the largest value: in float32, rounding grows over a
+training of 100 steps; in float64, solvers with a tolerance of 1e-8 may take different steps."""
+TIMES = 4
+"""Number of recorded times besides step 0. At the end alone, a loss can be 1e-11 of the first one,
+and the devices draw its float32 starting weights with other last bits."""
+COMPILED = ("compiled in", "bytes/run", "estimate", "kernels", "conditionals", "open", "calls")
+RAN = ("differs by", "cold, device", "cold, host")
+Errors = (jax.errors.JaxRuntimeError, TypeError)
 
 
-def run(name: str, systems: Sequence[str] = (), theories: Sequence[str] = ()) -> None:
-    """Print a line for each theory as soon as it is compiled; `ValueError` at the end if one fails.
+def compiled(name: str, systems: Sequence[str] = (), theories: Sequence[str] = ()) -> None:
+    """Compile for the accelerator called `name`; `ValueError` at the end if one case fails.
 
     Args:
         name: name of the accelerator.
@@ -38,9 +43,36 @@ def run(name: str, systems: Sequence[str] = (), theories: Sequence[str] = ()) ->
     # Otherwise JAX starts the devices whose compilers are installed.
     jax.config.update("jax_platforms", "cpu")
     target = TARGETS[name]()
-    platform = target.mesh.devices.flat[0].platform
     print(f"{name}: {programs.SEEDS} seeds x {programs.POINTS} points")
-    print(line(HEAD))
+
+    def tasks(case: programs.Case) -> Iterator[tuple[str, Callable[[], tuple[str, ...]]]]:
+        for begin in (0, BEGIN) if case.sweep.method.resumes else (0,):
+            at = f", from step {begin}" if begin else ""
+            yield at, functools.partial(_compiled, case, target, begin)
+
+    platform = target.mesh.devices.flat[0].platform
+    _each(tasks, COMPILED, platform, systems, theories, f"does not compile for {name}")
+
+
+def present(systems: Sequence[str] = (), theories: Sequence[str] = ()) -> None:
+    """Run on this machine's device and on its host; `ValueError` at the end if one case fails or
+    differs."""
+    device = jax.devices()[0]
+    print(f"{device.device_kind}: {programs.SEEDS} seeds of each theory, against the host")
+    tasks = lambda case: iter([("", functools.partial(_compared, case, device))])
+    _each(tasks, RAN, device.platform, systems, theories, "does not agree with the host")
+
+
+def _each(
+    tasks: Callable[[programs.Case], Iterator[tuple[str, Callable[[], tuple[str, ...]]]]],
+    head: tuple[str, ...],
+    platform: str,
+    systems: Sequence[str],
+    theories: Sequence[str],
+    wrong: str,
+) -> None:
+    """Print the row of each task; a row that ends with FAILED is an error."""
+    print(_line("theory", *head))
     failed = []
     for case in programs.cases(tuple(systems)):
         label = f"{case.system} {case.theory}{case.note}"
@@ -49,20 +81,24 @@ def run(name: str, systems: Sequence[str] = (), theories: Sequence[str] = ()) ->
         if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
             print(f"{label:<40} float64: computed by the host", flush=True)
             continue
-        for begin in (0, BEGIN) if case.sweep.method.resumes else (0,):
-            part = f"{label}, from step {begin}" if begin else label
+        for note, work in tasks(case):
             try:
-                print(line((part, *_checked(case, target, begin))), flush=True)
-            except (jax.errors.JaxRuntimeError, TypeError) as error:
+                row = work()
+            except Errors as error:
                 # A compiler without a device rejects programs that call the host.
-                calls = "calls the host" if "host_callbacks" in str(error) else str(error)
-                failed.append(part)
-                print(f"{part:<40} FAILED: {calls.splitlines()[0]}", flush=True)
+                calls = "host_callbacks" in str(error)
+                row = ("FAILED", "calls the host" if calls else str(error).splitlines()[0])
+            failed += [label + note] * ("FAILED" in row)
+            print(_line(label + note, *row), flush=True)
     if failed:
-        raise ValueError(f"does not compile for {name}: {', '.join(failed)}")
+        raise ValueError(f"{wrong}: {', '.join(failed)}")
 
 
-def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]:
+def _line(*columns: str) -> str:
+    return output.aligned([columns], 40, 14)[0]
+
+
+def _compiled(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]:
     with precision(case.sweep.dtype):
         job = programs.job(case, target.mesh)
         if begin:
@@ -71,21 +107,41 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
         began = time.perf_counter()
         if draws is not None:
             target.compile(draws.program)
-        compiled = target.compile(traced)
+        program = target.compile(traced)
     took = time.perf_counter() - began
-    runs = math.prod(job.tile)
     estimate = case.sweep.runs({}).bytes_per_run
     try:
-        found = hlo.read(compiled.as_text() or "")
+        found = hlo.read(program.as_text() or "")
     except jax.errors.JaxRuntimeError:
         # JAX cannot read the output of a compiler newer than itself.
         about = ("?",) * 4
     else:
         step = ("-",) * 3 if found.step is None else tuple(map(str, found.step))
         about = (*step, str(found.callbacks))
-    return f"{took:.1f} s", f"{fit.needed(compiled) / runs:.0f}", f"{estimate}", *about
+    each = fit.needed(program) / math.prod(job.tile)
+    return f"{took:.1f} s", f"{each:.0f}", f"{estimate}", *about
 
 
-def line(columns: tuple[str, ...]) -> str:
-    """Return a line of the table."""
-    return output.aligned([columns], 40, 14)[0]
+def _compared(case: programs.Case, device: Device) -> tuple[str, ...]:
+    sweep = dataclasses.replace(case.sweep, times=TIMES)
+    (found, took), (want, on_host) = _timed(sweep, device), _timed(sweep, host())
+    error = max(_difference(found[name], want[name]) for name in found)
+    row = f"{error:.1e}", f"{took:.1f} s", f"{on_host:.1f} s"
+    return row if error <= ALLOWED[sweep.dtype] else (*row, "FAILED")
+
+
+def _timed(sweep: Sweep, device: Device) -> tuple[dict[str, np.ndarray], float]:
+    began = time.perf_counter()
+    found = sweeps.run(sweep, devices=[device], progress=False)
+    took = time.perf_counter() - began
+    numbers = {str(name): each.values for name, each in found.data_vars.items()}
+    return {k: v for k, v in numbers.items() if v.dtype.kind in "fiu"}, took
+
+
+def _difference(found: np.ndarray, want: np.ndarray) -> float:
+    finite = np.isfinite(want)
+    same = functools.partial(np.array_equal, equal_nan=True)
+    if found.shape != want.shape or not same(found[~finite], want[~finite]):
+        return float("inf")
+    scale = max(float(np.abs(want[finite]).max(initial=0)), 1e-30)
+    return float(np.abs(found[finite] - want[finite]).max(initial=0)) / scale

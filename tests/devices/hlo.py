@@ -50,7 +50,6 @@ class Program(NamedTuple):
 
 
 def read(text: str) -> Program:
-    """Summarise a program from its XLA text."""
     parts = dict(_computations(text))
     bodies = set(re.findall(r"\bbody=(%[\w.\-]+)", text))
     loops = [_loop(parts, body) for body in bodies]

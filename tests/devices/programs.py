@@ -82,14 +82,12 @@ def _sweep(sized: dict[str, Any], theory: str, method: AnyTheory) -> Sweep:
 
 
 def job(case: Case, mesh: jax.sharding.Mesh) -> jobs.Job:
-    """Return the job to compile for a case."""
     runs = case.sweep.runs({})
     arrays = jax.tree.map(jax.numpy.asarray, runs.arrays)
     return jobs.Job(arrays, runs.numbers, (SEEDS, POINTS), runs.call, mesh)
 
 
 def going_on(job: jobs.Job, begin: int) -> jobs.Job:
-    """Return the job that resumes the same runs from step `begin`."""
     _, (traced, _) = jobs.trace(job._replace(call=job.call._replace(checkpoint=True)))
     call = job.call._replace(checkpoint=Checkpoint(begin))
     return job._replace(call=call, state=traced.out_info[CHECKPOINT].shape[-1])

@@ -54,12 +54,10 @@ class Target(NamedTuple):
     options: dict[str, str | bool] | None = None
 
     def compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
-        """Compile a traced program."""
         return traced.lower(lowering_platforms=self.platforms).compile(self.options)
 
 
 def v5e() -> Target:
-    """A TPU v5e; `ValueError` without its compiler."""
     _require("libtpu", "check-tpu")
     # Otherwise its library queries the network for the type of machine.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
@@ -68,7 +66,7 @@ def v5e() -> Target:
 
 
 def h100() -> Target:
-    """An NVIDIA H100; `ValueError` without its compiler."""
+    """An NVIDIA H100."""
     _require("jax_plugins.xla_cuda12", "check-gpu")
     nvcc = _require("nvidia.cuda_nvcc", "check-gpu")
     from jax._src import xla_bridge

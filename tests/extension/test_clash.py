@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import dynsim
-
 ROOT = Path(__file__).parents[2]
 
 
-def unpacked(folder: Path, *, theirs_last: bool) -> None:
+def unpacked(folder: Path, *, theirs_last: bool):
     """The packages of both distributions in one folder, as pip leaves them."""
     for name in ("dynsim", "odes", "papers"):
         (folder / name).symlink_to(ROOT / name)
@@ -25,28 +23,8 @@ def unpacked(folder: Path, *, theirs_last: bool) -> None:
     (folder / "sweeps" / "__init__.py").write_text(init)
 
 
-@pytest.mark.parametrize("theirs_last", [False, True])
-def test_files_of_another_distribution_are_found(
-    theirs_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert dynsim._clash() is None
-    unpacked(tmp_path, theirs_last=theirs_last)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "sweeps", raising=False)
-    why = dynsim._clash()
-    assert why is not None
-    assert str(tmp_path / "sweeps") in why
-    # As `pip uninstall` leaves it.
-    (tmp_path / "sweeps" / "bayes_search.py").unlink()
-    (tmp_path / "sweeps" / "__init__.py").unlink()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert dynsim._clash() is not None
-
-
 @pytest.mark.parametrize(("theirs_last", "code"), [(False, 0), (True, 2)])
-def test_the_command_explains_the_clash_in_one_line(
-    theirs_last: bool, code: int, tmp_path: Path
-) -> None:
+def test_the_command_explains_the_clash_in_one_line(theirs_last: bool, code: int, tmp_path: Path):
     unpacked(tmp_path, theirs_last=theirs_last)
     run = "import sys; from sweeps.cli import main; sys.exit(main(['--version']))"
     found = subprocess.run(

@@ -3,9 +3,7 @@ touched. `toy_quadratic.py` beside this file is that package, its dist-info what
 
 import contextlib
 import json
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -18,6 +16,7 @@ import sweeps
 from sweeps import System, cli
 from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
+from tests.doors import refuses
 from tests.extension import packages
 from tests.systems.layers import simulate
 
@@ -25,8 +24,8 @@ HERE = str(Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def forget() -> None:
+def _installed(monkeypatch):
+    def forget():
         packages.forget()
         registry._KNOWN.pop("toy", None)
 
@@ -38,9 +37,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.more
-def test_its_system_is_compared_with_its_theory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_system_is_compared_with_its_theory(tmp_path, capsys):
     options = ["--eta", "0.5", "--curvature", "2.0", "--steps", "4", "--dtype", "float64"]
     few = ["--seeds", "3", "--times", "5", "--out", str(tmp_path)]
     assert cli.main(["compare", "toy", *options, *few, "--json"]) == 0
@@ -57,7 +54,7 @@ def test_its_system_is_compared_with_its_theory(
 
 
 @pytest.mark.more
-def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
+def test_its_plane_is_drawn_by_its_own_rule(tmp_path):
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
     rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--against", "flow"]
     rule += ["--seeds", "8", "--band", "1"]
@@ -75,12 +72,12 @@ def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     np.testing.assert_array_equal(solved, np.exp(-100 * rate) < 0.01)
 
 
-def test_its_system_adds_rows_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_system_adds_rows_to_explain(monkeypatch):
     found = sweeps.explain("toy", eta=0.5, curvature=4.0, steps=3)
     assert found.theory == "exact flow"
     row = found["loss over e at step"]
     assert (row.prediction, row.error) == (0.25, 0)
-    assert found.strained[-1] == "eta -> 0 (exact flow): eta curvature = 2: descent oscillates"
+    assert "eta curvature = 2" in found.strained[-1]
 
     def predict(run: sweeps.Experiment) -> sweeps.Prediction:
         loss = {"loss": np.array([2.0, 1.0, 0.5])}
@@ -95,7 +92,6 @@ def test_its_system_adds_rows_to_explain(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(registry._KNOWN, "toy", toy)
     found = sweeps.explain("toy", eta=0.5, curvature=0.5, steps=2)
     assert (found.theory, found.applicable) == ("mine", {})
-    assert found.about.startswith("Quadratic: n = 1, sgd(eta=0.5")
     assert found["loss at the end"][1:3] == (0.5, 0)
     # Half of the fall of 1.5, between the first two times; 1 if the middle one is left out.
     half = found["half of the decrease by step"]
@@ -103,7 +99,7 @@ def test_its_system_adds_rows_to_explain(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["loss over e at step"].prediction == 2
 
 
-def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
+def test_a_sweep_file_names_its_system(tmp_path):
     file = tmp_path / "toy.toml"
     file.write_text(
         'record = ["weight"]\n[run]\nproblem = "toy"\nsteps = 3\n[axes]\neta = [0.1, 3e38]\n'
@@ -115,7 +111,7 @@ def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.weight[0], start * 0.9**3, rtol=1e-6)
 
 
-def test_its_observable_and_its_task_have_names_of_ours() -> None:
+def test_its_observable_and_its_task_have_names_of_ours():
     task, optimizer, key = dynsim.SynSmall().build(), dynsim.sgd(1.0, 1.0), jax.random.key(0)
     run = simulate(
         task, optimizer, key, steps=2, length=8, batch=4, record=["largest_weight", "attention"]
@@ -125,45 +121,34 @@ def test_its_observable_and_its_task_have_names_of_ours() -> None:
     assert (own.K, own.M) == (2, 3)
 
 
-def test_what_is_wrong_with_a_system_is_said() -> None:
+def test_a_wrong_system_is_named():
     toy = registry.system("toy")
-    with pytest.raises(ValueError, match="system 'yz': is already registered"):
-        sweeps.register(toy._replace(name="yz"))
-    with pytest.raises(ValueError, match="system 'mine': needs a theory called 'simulation'"):
-        sweeps.register(System("mine", toy.problems, {}))
-    message = (
-        f"system = 'toi': did you mean 'toy'? It must be one of {', '.join(registry.BUILT_IN)}, toy"
-    )
-    with pytest.raises(ValueError, match=re.escape(message)):
-        registry.system("toi")
+    refuses(lambda: sweeps.register(toy._replace(name="yz")), "system 'yz'", "registered")
+    refuses(lambda: sweeps.register(System("mine", toy.problems, {})), "'mine'", "'simulation'")
+    refuses(lambda: registry.system("toi"), "system = 'toi'", ", ".join(registry.BUILT_IN), "toy")
     sweep = sweeps.Sweep(experiment("toy"), {"eta": [0.1]}, "plain", ("loss",))
-    with pytest.raises(ValueError, match=r"theory = 'plain': must be one of simulation, flow"):
-        sweep.check()
+    refuses(sweep.check, "theory = 'plain'", "simulation, flow")
 
 
-def test_a_broken_entry_point_names_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_entry_point_names_its_package(tmp_path, monkeypatch):
     broken = {"dynsim.systems": {"broken": "no_such_module:SYSTEM"}}
     packages.write(tmp_path, "broken-toy", entries=broken)
     monkeypatch.syspath_prepend(str(tmp_path))
     packages.forget()
-    message = "broken = no_such_module:SYSTEM of broken-toy: cannot"
-    with pytest.raises(ValueError, match=message):
-        registry.system("broken")
+    refuses(lambda: registry.system("broken"), "broken = no_such_module:SYSTEM", "broken-toy")
     # Who does not ask for it is not concerned.
     toy = registry.system("toy")
     assert registry.system_of(experiment("toy")) is toy
 
 
-def test_an_import_does_not_change_the_precision_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_does_not_change_the_precision_of_others(tmp_path, monkeypatch):
     text = "import jax\nimport dynsim\njax.config.update('jax_enable_x64', True)\n"
     (tmp_path / "doubled.py").write_text(f"{text}Own = dynsim.Layer\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    said = "doubled:Own: its import set jax_enable_x64 = True, which is reset to False"
-    with pytest.warns(UserWarning, match=said), contextlib.suppress(ValueError):
+    with (
+        pytest.warns(UserWarning, match="doubled:Own.*jax_enable_x64"),
+        contextlib.suppress(ValueError),
+    ):
         experiment("doubled:Own")
     assert not jax.config.jax_enable_x64
 
@@ -171,7 +156,7 @@ def test_an_import_does_not_change_the_precision_of_others(
 # Last, because the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.more
-def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
+def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path):
     few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
     result = sweeps.compare(theories=("still",), out=tmp_path, **few)
     loss = result.predictions["still"]["loss"][0]
@@ -180,5 +165,5 @@ def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
     sweep = sweeps.Sweep(experiment(steps=3), {"eta_z": [1.0, 2.0]}, "still", ("loss",))
     np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
     layer = dynsim.Layer(dynsim.SynSmall())
-    with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
-        odes.theories(layer)["still"].check(layer, dynsim.adam(1.0, 1.0))
+    still = odes.theories(layer)["still"]
+    refuses(lambda: still.check(layer, dynsim.adam(1.0, 1.0)), "'still'", "it describes sgd")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sweeps
+from tests.docs.test_docs import FILE, ROOT
 from tests.extension import packages
-from tests.test_docs import FILE, ROOT
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,7 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.more
-def test_a_figure_of_another_package_is_a_command(tmp_path: Path) -> None:
+def test_a_figure_of_another_package_is_a_command(tmp_path):
     """As the page on extending shows it."""
     page = (ROOT / "docs" / "howto" / "extending.md").read_text()
     (tmp_path / "fall.py").write_text(dict(FILE.findall(page))["fall.py"])
@@ -44,7 +44,7 @@ def test_a_figure_of_another_package_is_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.more
-def test_a_figure_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_loaded_is_named(tmp_path):
     broken = {"broken": "no_such_module:Figure"}
     packages.write(tmp_path, "breaks", entries={"dynsim.figures": broken})
     message = "broken = no_such_module:Figure of breaks: cannot be loaded"

@@ -18,7 +18,6 @@ from sweeps.output import drawing
 from sweeps.output.cells import colour_range, contour, scale_of
 from sweeps.runner.labels import wrapped
 from sweeps.studies.options import described, heat_map
-from sweeps.studies.phase import edge
 from sweeps.studies.phase.plane import Phase
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Prediction
 from sweeps.systems.diagrams import Line, Regions
@@ -73,9 +72,9 @@ def draw(
             cased = drawing.cased(style["lw"])
             ax.plot(piece["x"], piece["y"], scalex=False, scaley=False, path_effects=cased, **style)
         keys.append(drawing.key(text, **style))
-    # Lines that were requested come before those of closed forms, as far as there is room.
+    # The edge, which is requested and comes last, has priority over closed forms.
     lines = [each for each in told if each.line]
-    shown = sorted(lines, key=lambda each: each.name not in edge.LINES)[: MOST_KEYS - len(keys)]
+    shown = (lines[::-1] if config.edge else lines)[: MOST_KEYS - len(keys)]
     plot_lines([each.line for each in shown if each.line], ax=ax)
     keys += [_line_key(each) for each in shown]
     alone = np.unique(first["region"], return_counts=True)[1].max() / first["region"].size

@@ -19,7 +19,7 @@ def trained(
     eta: float = 0.5,
     sequences: int = 5000,
 ) -> float:
-    """Train rank-one heads once; return the training set's mean square error at the last step."""
+    """Train rank-one heads once."""
     torch.manual_seed(seed)
     root = torch.tensor(task.eigenvalues.tolist()).sqrt()
     w = torch.randn(sequences, task.D)

@@ -23,7 +23,7 @@ def entropy_after_training(
     length: int = 128,
     compact: bool = False,
 ) -> float:
-    """Train once from uniform weights; return the final entropy of Fig. 6, in nat."""
+    """Train once from uniform weights."""
     numbers = np.random.default_rng(seed)
     torch.manual_seed(seed)
     probs, query = np.asarray(task.probs), torch.as_tensor(np.array(task.query)).long()

@@ -26,8 +26,7 @@ def trained(
     *,
     batch: int = 128,
 ) -> np.ndarray:
-    """Train once, up to the last of `times`; return the (S, 2, 2, d, d) weights at these steps:
-    signal and noise of W and V."""
+    """Train once, up to the last of `times`."""
     torch.manual_seed(seed)
     P, Q, labels = drawn(task, task.pool)
     signal = torch.zeros(2, task.d, task.d)
@@ -49,7 +48,6 @@ def trained(
 
 
 def drawn(task: Prompts, num: int) -> Batch:
-    """Draw `num` prompts."""
     labels = 2.0 * torch.randint(2, (num, task.length)) - 1
     P = float(task.s1) * torch.randn(num, task.length, task.d)
     P[..., 0] = labels * (float(task.gamma0) + P[..., 0].abs())
@@ -60,13 +58,11 @@ def drawn(task: Prompts, num: int) -> Batch:
 
 
 def output(U: torch.Tensor, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(N,) outputs of one component, (1/L) sum over i < L of y_i ReLU(x_i^T U x_L)."""
     scores = torch.einsum("nld,nd->nl", x, x[:, -1] @ U.T)
     return (labels * scores.relu())[:, :-1].sum(1) / x.shape[1]
 
 
 def loss(U: torch.Tensor, batch: Batch, coupling: float) -> torch.Tensor:
-    """Mean of (1 - c)(K1 + K2) + c J over the batch, at the weights U = (W, V)."""
     P, Q, labels = batch
     y = labels[:, -1]
     margins = y * output(U[0], P, labels), y * output(U[1], Q, labels)

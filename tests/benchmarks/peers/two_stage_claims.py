@@ -74,8 +74,6 @@ def by_torch(training: sweeps.Experiment, ours: xr.Dataset) -> xr.Dataset:
 
 
 def agreeing(ours: Mapping[str, xr.Dataset], theirs: Mapping[str, xr.Dataset]) -> list[bool]:
-    """Return whether the means over seeds lie within three standard errors of each other, for each
-    observable of `Prompts.COMPARED` at the end of each stage."""
     good = []
     for name, a in ours.items():
         for observable in Prompts.COMPARED:

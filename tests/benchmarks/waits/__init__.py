@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,16 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.timing import cost, medians
+
 Costs = dict[str, list[float]]
 """Wall and CPU seconds, or one number in another unit, by label."""
 ROOT = Path(__file__).parents[3]
 DEMO = ("--task", "syn-small", "--eta-y", "1", "--eta-z", "0.1", "--steps", "1000")
-COMPARE = ("compare", *DEMO, "--out", "out", "--overwrite")
-OWN = ("explain", "own:DeepLinear", "--eta", "0.05", "--steps", "200")
 COMMANDS = {
-    "compare": COMPARE,
+    "compare": ("compare", *DEMO, "--out", "out", "--overwrite"),
     "explain": ("explain", *DEMO),
-    "explain, own problem": OWN,
+    "explain, own problem": ("explain", "own:DeepLinear", "--eta", "0.05", "--steps", "200"),
     "error of sweep": ("sweep", "no-such-sweep"),
     "error of phase": ("phase", "--momentum", "2"),
     "error of phase, range": ("phase", "--resolution", "0"),
@@ -64,25 +63,22 @@ def report(
             found: dict[str, dict[str, list[list[float]]]] = {}
             for _ in range(repeat):
                 for tree, path in reversed(trees.items()):
-                    for label, cost in measure(name, path, Path(folder)).items():
-                        found.setdefault(label, {}).setdefault(tree, []).append(cost)
+                    for label, each in measure(name, path, Path(folder)).items():
+                        found.setdefault(label, {}).setdefault(tree, []).append(each)
             for label, costs in found.items():
                 cells = [_cell(costs.get(tree, [])) for tree in trees]
                 yield f"{label:<34}" + "".join(f"{text:>20}" for text in cells)
 
 
 def _cell(costs: list[list[float]]) -> str:
-    if not costs:
-        return "-"
-    middle = [statistics.median(each) for each in zip(*costs, strict=True)]
-    return f"{middle[0]:.3g}" if len(middle) == 1 else f"{middle[0]:.2f} ({middle[1]:.2f})"
+    middle = medians(costs)
+    return {0: "-", 1: "{:.3g}", 2: "{:.2f} ({:.2f})"}[len(middle)].format(*middle)
 
 
 def prepare(tree: Path, folder: Path) -> None:
     """Prepare a checkout like an installation, with bytecode and the list of fonts."""
-    packages = ("dynsim", "odes", "sweeps")
     run = functools.partial(subprocess.run, cwd=tree, env=environment(tree, folder, folder))
-    run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
+    run([sys.executable, "-m", "compileall", "-q", "dynsim", "odes", "sweeps"], check=True)
     run([sys.executable, "-c", "import matplotlib.font_manager"], check=True)
     shutil.copy(ROOT / "docs/howto/deep_linear.py", folder / "own.py")
 
@@ -115,13 +111,10 @@ def process(code: str, words: tuple[str, ...], env: dict[str, str]) -> tuple[lis
 
 
 def _command(name: str, tree: Path, folder: Path) -> Costs:
-    found = {}
     with tempfile.TemporaryDirectory() as cache:
-        for label in ("first", "kept"):
-            took, _ = process(MAIN, COMMANDS[name], environment(tree, folder, Path(cache)))
-            if took:
-                found[f"{name}, {label}"] = took
-    return found
+        env = environment(tree, folder, Path(cache))
+        found = {n: process(MAIN, COMMANDS[name], env)[0] for n in ("first", "kept")}
+    return {f"{name}, {label}": took for label, took in found.items() if took}
 
 
 def _work(name: str, tree: Path, folder: Path) -> Costs:
@@ -134,44 +127,22 @@ def _work(name: str, tree: Path, folder: Path) -> Costs:
 def measure(name: str) -> None:
     """Print the cost of `WORKS[name]` in this process as JSON, with one device per core."""
     importlib.import_module("jax").config.update("jax_num_cpu_devices", os.cpu_count())
-    found = WORKS[name]()
-    print(json.dumps({f"{name}, {label}": cost for label, cost in found.items()}))
+    print(json.dumps({f"{name}, {label}": each for label, each in WORKS[name]().items()}))
 
 
 def _first_and_later(work: Callable[[float], object]) -> Costs:
     """Measure the cost of `work` at 1 and the median of later calls at other values."""
     costs: list[list[float]] = []
     while len(costs) < 2 or (len(costs) <= LATER and sum(w for w, _ in costs[1:]) < ENOUGH):
-        wall, cpu = time.perf_counter(), time.process_time()
-        work(1 + len(costs) / 100)
-        costs.append([time.perf_counter() - wall, time.process_time() - cpu])
-    later = [statistics.median(each) for each in zip(*costs[1:], strict=True)]
-    return {"first": costs[0], "warm": later}
+        costs.append(cost(lambda: work(1 + len(costs) / 100)))
+    return {"first": costs[0], "warm": medians(costs[1:])}
 
 
 def _swept(run: Any, axes: Any, theory: str, record: Any, **options: Any) -> None:
-    """Sweep over a run, or (problem, rule, steps, batch), with the API of either checkout."""
     import sweeps
-    from sweeps.runner.spec import Sweep
 
-    made: Any = Sweep
-    if not hasattr(sweeps, "Experiment"):
-        sweep = (
-            made(*run[:2], axes, *run[2:], theory=theory, record=record, **options)
-            if isinstance(run, tuple)
-            else made(axes, run, theory, record, **options)
-        )
-    else:
-        run = sweeps.Experiment(*run) if isinstance(run, tuple) else run
-        sweep = made(run, axes, theory, record, **options)
+    sweep = sweeps.Sweep(run, axes, theory, record, **options)
     sweeps.run(sweep, progress=False).load()
-
-
-def _run_of(system: str = "yz", **settings: Any) -> Any:
-    try:
-        return importlib.import_module("sweeps.systems.experiment").experiment(system, **settings)
-    except ImportError:
-        return importlib.import_module("sweeps.systems.registry").system(system).run(**settings)
 
 
 def _fig6() -> Costs:
@@ -182,7 +153,9 @@ def _fig6() -> Costs:
 
 
 def _map(resolution: int, theory: str, **seeds: Any) -> Costs:
-    run = _run_of(momentum=0.9, steps=100)
+    import sweeps
+
+    run = sweeps.experiment(momentum=0.9, steps=100)
 
     def work(shift: float) -> None:
         rates = {"logspace": [0.01 * shift, 100 * shift, resolution]}
@@ -192,29 +165,26 @@ def _map(resolution: int, theory: str, **seeds: Any) -> Costs:
 
 
 def _two_stage() -> Costs:
+    import sweeps
+
     record = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-
-    def work(shift: float) -> None:
-        run = _run_of("two_stage", r=1.4 * shift)
-        _swept(run, {"seed": {"range": 6}}, "simulation", record, times=128)
-
-    return _first_and_later(work)
+    run = lambda shift: sweeps.experiment("two_stage", r=1.4 * shift)
+    seeds = {"seed": {"range": 6}}
+    return _first_and_later(lambda x: _swept(run(x), seeds, "simulation", record, times=128))
 
 
 def _mlp(optax: bool) -> Costs:
     import dynsim
+    import sweeps
     from tests.benchmarks import mlp
 
     rule, rate = dynsim.adamw(1e-3, decay=mlp.DECAY), "eta"
     if optax:
         numbers = {"learning_rate": 1e-3, "weight_decay": mlp.DECAY}
         rule, rate = dynsim.from_optax(mlp.optax.adamw, **numbers), "learning_rate"
-    run = mlp.Net(), rule, mlp.STEPS, mlp.BATCH
-
-    def work(shift: float) -> None:
-        axes = {rate: mlp.RATES * shift, "seed": range(mlp.SEEDS)}
-        _swept(run, axes, "simulation", ("batch_loss",), times="end")
-
+    run = sweeps.Experiment(mlp.Net(), rule, mlp.STEPS, mlp.BATCH)
+    axes = lambda shift: {rate: mlp.RATES * shift, "seed": range(mlp.SEEDS)}
+    work = lambda x: _swept(run, axes(x), "simulation", ("batch_loss",), times="end")
     return _first_and_later(work)
 
 
@@ -224,13 +194,9 @@ def _tails() -> Costs:
 
     options: dict[str, Any] = {"times": [100], "batch": 128, "length": 128, "tails": True}
     options["record"] = ["loss", "entropy", "z_top_distinct", "z_top_common"]
-    task = dynsim.SynSmall().build()
-
-    def work(shift: float) -> None:
-        found = spread.solve(task, dynsim.sgd(shift, 0.1), **options)
-        importlib.import_module("jax").block_until_ready(found)
-
-    return _first_and_later(work)
+    solve = functools.partial(spread.solve, dynsim.SynSmall().build(), **options)
+    ready = importlib.import_module("jax").block_until_ready
+    return _first_and_later(lambda shift: ready(solve(dynsim.sgd(shift, 0.1))))
 
 
 def _central() -> Costs:
@@ -242,10 +208,8 @@ def _central() -> Costs:
 
     problem = importlib.import_module("docs.tools.measured.bursts").network(0)
     options: dict[str, Any] = {"record": ["oscillation"], "key": jax.random.key(0)}
-    begin, cpu = time.perf_counter(), time.process_time()
-    found = odes.central_flow(problem, dynsim.sgd(0.8), np.arange(0, 901, 20), **options)
-    jax.block_until_ready(found.observables)
-    return {"first": [time.perf_counter() - begin, time.process_time() - cpu]}
+    solve = lambda: odes.central_flow(problem, dynsim.sgd(0.8), np.arange(0, 901, 20), **options)
+    return {"first": cost(lambda: jax.block_until_ready(solve().observables))}
 
 
 def _sharpness() -> Costs:

@@ -48,7 +48,6 @@ class Clock:
         self._spans: dict[str, dict[int, list[tuple[float, float]]]] = {kind: {} for kind in KINDS}
 
     def add(self, kind: str, took: float) -> None:
-        """Record a span that ends now and `took` that many seconds."""
         found = self._spans[kind].setdefault(threading.get_ident(), [])
         begin = time.perf_counter() - took
         while found and found[-1][0] >= begin:
@@ -56,7 +55,6 @@ class Clock:
         found.append((begin, took))
 
     def heard(self, event: str, took: float, **_: Any) -> None:
-        """Record an event reported by JAX."""
         kind = EVENTS.get(event.rpartition("/")[2].removesuffix("_duration"))
         if kind:
             self.add(kind, took)
@@ -79,7 +77,6 @@ class Clock:
         setattr(owner, name, outer)
 
     def lengths(self) -> dict[str, list[float]]:
-        """Return the seconds of each span by kind."""
         return {
             kind: [took for found in threads.values() for _, took in found]
             for kind, threads in self._spans.items()

@@ -4,7 +4,7 @@ import abc
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import annotated_types as at
 import equinox as eqx
@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.decoding import CountOrInf, Decay, NotNegative, Positive, Rate, Size, Steps
-from dynsim.precision import Number
 from sweeps.language.describe import TRACED, describe
 from sweeps.language.grammar import Language
 from sweeps.language.tree import build, encode
@@ -24,26 +23,16 @@ static = functools.partial(eqx.field, static=True)
 
 
 class Schedule(eqx.Module):
-    """A rate that changes.
-
-    Attributes:
-        peak: highest rate.
-        warmup: steps over which the rate rises
-            linearly to it.
-    """
-
     peak: Rate = 0.1
     warmup: NotNegative | None = None
 
     @abc.abstractmethod
-    def rate(self, step: int) -> Number:
-        """Rate of a step."""
+    def rate(self, step):
+        pass
 
 
 class Constant(Schedule):
-    """A constant rate after the warm-up."""
-
-    def rate(self, step: int) -> Number:
+    def rate(self, step):
         return self.peak
 
 
@@ -58,16 +47,16 @@ class Linear(Schedule):
     steps: Positive = eqx.field(kw_only=True)
     end: NotNegative = 0.0
 
-    def __check_init__(self) -> None:
+    def __check_init__(self):
         if self.warmup is not None and not checks.is_traced((self.warmup, self.steps)):
             checks.real("warmup", self.warmup, 0, float(np.min(self.steps)))
 
-    def rate(self, step: int) -> Number:
+    def rate(self, step):
         return self.peak * (1 - (1 - self.end) * step / self.steps)
 
 
 class Cosine(Linear):
-    """Half a period of a cosine."""
+    pass
 
 
 class Rule(eqx.Module):
@@ -83,13 +72,6 @@ class Rule(eqx.Module):
 
 
 class SGD(Rule):
-    """Stochastic gradient descent.
-
-    Attributes:
-        momentum: of the velocity.
-        nesterov: whether the step looks ahead.
-    """
-
     momentum: Decay = 0.0
     nesterov: bool = static(default=False)
 
@@ -120,13 +102,6 @@ class SynSmall(Task):
 
 
 class Overlapping(Task):
-    """Classes that overlap.
-
-    Attributes:
-        K: number of classes.
-        overlap: of two classes at zero weights.
-    """
-
     K: Size = static(default=2)
     overlap: Decay = static(default=0.1)
 
@@ -141,28 +116,18 @@ class Table(Task):
 
 
 class Part(eqx.Module):
-    """A part of a problem that is no choice between kinds.
-
-    Attributes:
-        sizes: of layers.
-        activation: between them.
-    """
+    """A part of a problem that is no choice between kinds."""
 
     sizes: tuple[Annotated[int, at.Ge(1)], ...] = static(default=(4, 4))
     activation: Callable[[Array], Array] = static(default=jax.nn.relu)
 
 
 class Problem(eqx.Module):
-    """What is learned."""
+    pass
 
 
 class YZ(Problem):
-    """The attention layer in Y and Z.
-
-    Attributes:
-        task: sequence classes.
-        length: of a sequence with its query.
-    """
+    """The attention layer in Y and Z."""
 
     GROUPS: ClassVar = ("Y", "Z")
     RUN_DEFAULTS: ClassVar = {"rule": {"kind": "sgd", "eta": {"Y": 1.0, "Z": 0.1}}}
@@ -171,12 +136,7 @@ class YZ(Problem):
 
 
 class Bowl(Problem):
-    """A quadratic loss.
-
-    Attributes:
-        stiff: largest curvature.
-        width: number of directions.
-    """
+    """A quadratic loss."""
 
     stiff: Positive = 4.0
     width: Size = static(default=2)
@@ -184,17 +144,6 @@ class Bowl(Problem):
 
 
 class Experiment(eqx.Module):
-    """A run.
-
-    Attributes:
-        problem: what is learned.
-        rule: how.
-        steps: of the rule.
-        batch: examples of a step.
-        seed: of the random numbers.
-        record: names of observables.
-    """
-
     problem: Problem = YZ()
     rule: Rule = SGD()
     steps: Steps = static(default=1000)
@@ -202,16 +151,14 @@ class Experiment(eqx.Module):
     seed: Annotated[int, at.Ge(0), TRACED] = 0
     record: tuple[str, ...] = static(default=("loss",))
 
-    def __check_init__(self) -> None:
+    def __check_init__(self):
         end = self.rule.eta.steps if isinstance(self.rule.eta, Linear) else 0
         if not checks.is_traced(end) and np.max(end) > self.steps:
             raise ValueError(f"steps = {self.steps}: must be at least those of eta")
 
 
-def loss(run: Experiment) -> Number:
+def loss(run):
     """What a run of gradient descent with momentum on the bowl ends at, from 1."""
-    assert isinstance(run.problem, Bowl)
-    assert isinstance(run.rule, SGD)
     place, velocity, eta = 1.0 + 0.1 * run.seed, 0.0, run.rule.eta
     for step in range(run.steps):
         velocity = run.rule.momentum * velocity + run.problem.stiff * place
@@ -228,13 +175,27 @@ WORDS = {
 LANGUAGE = Language(describe(cls, word) for word, cls in WORDS.items())
 
 
-def canonical(language: Language, tree: Any, objects: dict[str, Any] | None = None) -> str:
-    """The text form of a run as one line, the same in every process."""
-    table = encode(language, tree, objects)
-    return json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def language_with(**fields):
+    """The language with other fields in the kind of the bowl."""
+    bowl = describe(Bowl, "bowl")
+    kinds = [kind for kind in LANGUAGE.kinds if kind.word != "bowl"]
+    return Language([*kinds, bowl._replace(fields=bowl.fields | fields)])
 
 
-def decode(language: Language, table: dict[str, Any], objects: dict[str, Any] | None = None) -> Any:
+def run(*tables, language=LANGUAGE):
+    """The run of tables of settings, each added to those before it."""
+    given = {}
+    for table in tables:
+        given = language.assign(given, table.items())
+    return build(language, given)
+
+
+def canonical(tree, objects=None):
+    """The text form of a run as one line."""
+    return json.dumps(encode(LANGUAGE, tree, objects), sort_keys=True, allow_nan=False)
+
+
+def decode(table, objects=None):
     """The run of a table in text form."""
     pairs = [pair for pair in table.items() if pair[0] != "kind"]
-    return build(language, language.assign({}, pairs), objects)
+    return build(LANGUAGE, LANGUAGE.assign({}, pairs), objects)

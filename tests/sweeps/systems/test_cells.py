@@ -1,5 +1,6 @@
-"""A cell of a sweep has the task and the rule that its values name, in every system."""
+"""A cell of a sweep is the run of its values, in every system: the same task, rule and numbers."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -9,12 +10,17 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.two_stage.annealing import Annealed
+import sweeps
+from dynsim.precision import precision
+from dynsim.two_stage.annealing import Annealed, Annealing
 from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
 from sweeps.systems.training import divided, names_of_numbers
+
+INF = math.inf
 
 
 class Case(NamedTuple):
@@ -47,7 +53,7 @@ CASES = {
         Annealed(0.1, 0.01, 0.2, 0.3, stage_2=3.0).build(),
     ),
     "linear_icl": Case(
-        {"spectrum": "geometric", "batch": math.inf, "scale": 0.3},
+        {"spectrum": "geometric", "batch": INF, "scale": 0.3},
         {"eta": 0.4, "ratio": 0.7, "scale": 0.2},
         dynsim.Regression(spectrum=dynsim.GeometricSpectrum(0.7), scale=0.2),
         dynsim.sgd(0.4),
@@ -68,12 +74,8 @@ CASES = {
 }
 
 
-def test_every_system_has_a_case() -> None:
-    assert set(CASES) == set(registry.BUILT_IN)
-
-
-@pytest.mark.parametrize("system", CASES)
-def test_a_cell_has_the_task_and_the_rule_of_its_values(system: str) -> None:
+@pytest.mark.parametrize("system", registry.BUILT_IN)
+def test_a_cell_has_the_task_and_the_rule_of_its_values(system):
     settings, cell, task, rule = CASES[system]
     axes = {name: [value / 2, value] for name, value in cell.items()}
     sweep = Sweep(experiment(system, **settings), {**axes, "seed": [0, 1]}, record=("loss",))
@@ -91,3 +93,151 @@ def test_a_cell_has_the_task_and_the_rule_of_its_values(system: str) -> None:
             continue
         # Tasks may be in float32.
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+class Single(NamedTuple):
+    """A grid, the cell of it that `dynsim.train` makes alone, and how far rounding takes each
+    observable: the same operations in another order, in float32 over all steps."""
+
+    settings: dict[str, Any]
+    axes: dict[str, list[float]]
+    cell: dict[str, float]
+    allowed: dict[str, tuple[float, float]]
+    times: Any = "end"
+
+
+TINY = {"length": 6, "width": 4, "mlp": 0, "steps": 3, "num_held_out": 4, "batch": 2}
+TWO_STAGE = {"d": 4, "length": 7, "batch": 8, "pool": 16, "num_test": 32, "stage_2": 0.5}
+TWO_STAGE |= {"decay": 0.2, "eta_2": 0.1}
+"""6 + 25 steps, at `eta_1` = 0.2."""
+SINGLE = {
+    "linear_icl": Single(
+        {"spectrum": "geometric", "steps": 40, "batch": INF},
+        {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]},
+        {"ratio": 1.0, "scale": 0.4, "eta": 1.0, "seed": 3},
+        {"loss": (1e-4, 0)},
+    ),
+    "sparse_attention": Single(
+        {"length": 8, "d": 4, "steps": 30, "batch": 4},
+        {"eta": [0.5, 1.0], "p": [0.0, 0.5], "seed": [2]},
+        {"eta": 1.0, "p": 0.5, "seed": 2},
+        {"loss": (1e-4, 0)},
+    ),
+    "joma": Single(
+        {"steps": 20, "length": 16, "batch": 4, "activation": "tanh"},
+        {"temperature": [0.5, 1.0], "scale": [0.1, 0.3], "seed": [1]},
+        {"temperature": 0.5, "scale": 0.3, "seed": 1},
+        {"loss": (1e-4, 0)},
+    ),
+    "qkv": Single(
+        {"steps": 6, "length": 12, "batch": 8, "width": 34, "momentum": 0.5},
+        {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]},
+        {"eta_z": 1.0, "scale": 2.0, "seed": 1},
+        {"loss": (1e-4, 0), "z_top_distinct": (1e-3, 0)},
+    ),
+    "transformer": Single(
+        TINY | {"clip": 0.5},
+        {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]},
+        {"eta": 4.0, "clip": 0.1, "seed": 2},
+        dict.fromkeys(("entropy", "layer_change", "batch_loss"), (1e-4, 1e-6)),
+        3,
+    ),
+    # Rates change the number of steps, r and coupling the task: none of them the program.
+    "two_stage": Single(
+        TWO_STAGE,
+        {"eta_1": [0.1, 0.2], "r": [1.0, 2.0], "coupling": [0.0, 0.7], "seed": [3]},
+        {"eta_1": 0.1, "r": 2.0, "coupling": 0.7, "seed": 3},
+        {"K2": (1e-4, 0), "V_trace": (1e-3, 1e-5), "eta_time": (1e-6, 0)},
+        5,
+    ),
+}
+
+
+@pytest.mark.full("test_a_cell_has_the_task_and_the_rule_of_its_values")
+@pytest.mark.parametrize("system", SINGLE)
+def test_a_grid_is_one_program_and_its_single_runs(system):
+    settings, axes, cell, allowed, times = SINGLE[system]
+    run = experiment(system, **settings)
+    before = len(jobs.PROGRAMS)
+    found = sweeps.run(Sweep(run, axes, "simulation", tuple(allowed), times)).load()
+    assert len(jobs.PROGRAMS) == before + 1
+    problem, rule = run.at({n: value for n, value in cell.items() if n != "seed"}).built
+    key = jax.random.fold_in(jax.random.key(0), cell["seed"])
+    at = found.sel(cell)
+    if system == "two_stage":
+        steps = np.rint(Annealing.of(rule).spread(times))
+        np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
+        np.testing.assert_allclose(at["time"], steps)
+    else:
+        steps = np.atleast_1d(found["time"].values) if "time" in found.dims else [run.steps]
+    alone = dynsim.train(
+        problem, rule, key, steps=run.steps, batch=run.batch, times=np.asarray(steps, int),
+        record=tuple(allowed),
+    )  # fmt: skip
+    for name, (rtol, atol) in allowed.items():
+        want = (
+            alone[name] if "time" in found[name].dims or system == "two_stage" else alone[name][0]
+        )
+        np.testing.assert_allclose(at[name], want, rtol=rtol, atol=atol, err_msg=name)
+    first = next(iter(allowed))
+    assert len(np.unique(found[first].values.reshape(-1, *at[first].shape), axis=0)) > 2
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "yz": {"batch": 8, "length": 32},
+    "qkv": {"batch": 4, "length": 8},
+    "linear_icl": {"batch": 8},
+    "sparse_attention": {"batch": 8},
+    "joma": {"batch": 8, "length": 8},
+    "transformer": {"corpus": "synthetic", "batch": 2, "length": 8, "rule": "adam"},
+}
+RESUMABLE = [
+    (system, theory)
+    for system in registry.BUILT_IN
+    for theory, method in registry.theories(registry.system(system)).items()
+    if method.resumes
+]
+
+
+@pytest.mark.parametrize(("system", "theory"), RESUMABLE)
+@pytest.mark.more
+def test_every_theory_that_resumes_leaves_a_checkpoint(system, theory):
+    method = registry.theories(registry.system(system))[theory]
+    run = experiment(system, steps=5, **SMALL[system])
+    names = method.observables(run.bare).names()
+    sweep = Sweep(run, {"seed": [1]}, theory, names[:1], checkpoint=True)
+    runs = sweep.runs({})
+
+    def ended(checkpoint: Any) -> Any:
+        key = jax.random.key(0)
+        drawn = runs.call.draw(runs.arrays, key) if runs.call.draws else None
+        call = runs.call._replace(checkpoint=checkpoint)
+        return call.run(runs.numbers, runs.arrays, key, drawn)
+
+    with precision(sweep.dtype):
+        left = jax.eval_shape(lambda: ended(True).checkpoint)
+        assert left.step == 5
+        # It begins there, as it says where no step is left to make.
+        at = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), left)
+        with pytest.raises(ValueError, match="larger than step 5"):
+            jax.eval_shape(lambda: ended(at))
+
+
+# Three programs for each theory.
+@pytest.mark.full("test_every_theory_that_resumes_leaves_a_checkpoint")
+# Traced numbers stand in fields for floats where a problem is made from another.
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("system", "theory"), RESUMABLE)
+def test_two_parts_are_the_run_bit_for_bit(system, theory, tmp_path):
+    run = experiment(system, steps=5, **SMALL[system])
+    names = registry.theories(registry.system(system))[theory].observables(run.bare).names()
+    record = ("loss",) if "loss" in names else tuple(names)[:1]
+    if system == "transformer":
+        record = (*record, "change")
+    short = Sweep(run, {"seed": [1]}, theory, record, (0, 3, 5), checkpoint=True)
+    sweeps.run(short, tmp_path / "short")
+    long = dataclasses.replace(short, run=run.at({"steps": 8}), times=(0, 3, 5, 7, 8))
+    found = sweeps.run(long, tmp_path / "long", reuse=[tmp_path / "short"])
+    want = sweeps.run(long)
+    for name in (*record, "status", "first_bad_step"):
+        np.testing.assert_array_equal(found[name], want[name])

@@ -1,19 +1,14 @@
-"""Estimates of the memory of a run, counted by hand. Theories are solved in float64."""
-
-import re
-from types import SimpleNamespace
-from typing import Any
+"""Estimates of the memory of a run, counted by hand, and limits. Theories are solved in float64."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import dynsim
-import odes
 from sweeps.runner.spec import Sweep
-from sweeps.systems import budget, built_in, registry, training
+from sweeps.systems import budget, registry
 from sweeps.systems.experiment import Experiment, experiment
+from tests.doors import refuses
 
 
 class Line(dynsim.Problem):
@@ -32,188 +27,117 @@ class Line(dynsim.Problem):
         return {"first": lambda self, params: params[0]}
 
 
-def estimated(run: Any, theory: str, record: tuple[str, ...], times: Any = (0, 5, 10)) -> int:
+class Shared(Line):
+    """A line whose runs of a seed share eleven numbers."""
+
+    def prepare(self, key, shared=None):
+        return self, jax.random.normal(key, (11,)) if shared is None else shared
+
+
+def bytes_of(run, theory, *record, times=(0, 5, 10)):
     """Bytes of a run of the sweep."""
-    sweep = Sweep(run, {"seed": [0]}, theory, record, times)
-    return sweep.runs({}).bytes_per_run
+    return Sweep(run, {"seed": [0]}, theory, record, times).runs({}).bytes_per_run
 
 
-def test_training_holds_eight_copies_of_weights_and_batch() -> None:
-    run = experiment(Line(), eta=0.1, steps=10, batch=7)
-    assert estimated(run, "simulation", ("loss",)) == 4 * 8 * (5 + 7 * 3) + 2**14
+LINE, SHARED = (experiment(problem(), eta=0.1, steps=10, batch=7) for problem in (Line, Shared))
+# Six classes of three queries over ten tokens, of which each class has one of its own and two more.
+LAYER = experiment(
+    "yz", task="syn", num_queries=3, classes_per_query=2, num_distinct=2, num_common=1, steps=10,
+    batch=8, length=16,
+)  # fmt: skip
+K, Q = 6, 3
+M = LAYER.built[0].classes.M
+LARGE = experiment("yz", task="overlapping", K=10**5, steps=10)
+REDUCED = 8 * 8 * 4 * 3 + 8 * 3 * K
+ESTIMATES = [
+    # Eight copies of weights and batch; three of what runs share.
+    (LINE, "simulation", ("loss",), 4 * 8 * (5 + 7 * 3) + 2**14),
+    (SHARED, "simulation", ("loss",), 4 * (8 * (5 + 7 * 3) + 3 * 11) + 2**14),
+    # A derivative of two observables, two times three states of ten steps, and 512 examples.
+    (
+        LINE, "linear-noise", ("loss", "first"),
+        (2 + 6) * (8 * 8 * 5 + 2**14) + 8 * (8 * 8 * (5 + 512 * 3) + 2**14),
+    ),
+    # Arrays of classes by tokens, and three times of two observables of each class.
+    *(
+        (LAYER, theory, ("loss", "speed"), 8 * (arrays * K * M + 3 * 2 * K))
+        for theory, arrays in
+        (("lemma3", 24), ("eq10", 12), ("theorem4", 3), ("fixed_attention", 1))
+    ),
+    # Four numbers a token, and full weights where they are recorded.
+    (LAYER, "symmetric", ("loss",), REDUCED),
+    (LAYER, "symmetric", ("z",), REDUCED + 8 * 8 * (M + Q) * M),
+    (LARGE, "symmetric", ("loss",), 8 * 8 * 4 * 2 + 8 * 3),
+    # A derivative of every class, and states.
+    (LAYER, "spread", ("loss", "entropy"), 8 * 8 * (2 * K + 2 * 3) * (M + Q) * M),
+    (experiment("two_stage"), "ode", ("loss",), 2**15),
+]  # fmt: skip
 
 
-def test_linear_noise_holds_a_derivative_of_each_observable_states_and_examples() -> None:
-    run = experiment(Line(), eta=0.1, steps=10, batch=7)
-    # Two observables, and two times three states of ten steps; 512 examples.
-    found = estimated(run, "linear-noise", ("loss", "first"))
-    assert found == (2 + 6) * (8 * 8 * 5 + 2**14) + 8 * (8 * 8 * (5 + 512 * 3) + 2**14)
+@pytest.mark.parametrize(("run", "theory", "record", "expected"), ESTIMATES)
+def test_estimates_are_those_counted_by_hand(run, theory, record, expected):
+    assert bytes_of(run, theory, *record) == expected
 
 
-def test_theories_hold_the_rates_of_a_schedule() -> None:
+def test_theories_hold_the_rates_of_a_schedule():
     """Rates at the start, in the middle and at the end of a step, their sum, and stops."""
     decays, constant = (
-        estimated(Experiment(Line(), dynsim.sgd(eta), steps=1000), "linear-noise", ("loss",))
+        bytes_of(Experiment(Line(), dynsim.sgd(eta), steps=1000), "linear-noise", "loss")
         for eta in (dynsim.schedules.cosine(0.1, 1000), 0.1)
     )
     assert 5 * 8 * 1000 <= decays - constant <= 8 * 8 * 1000
 
 
-# Six classes of three queries over ten tokens, of which each class has one of its own and two more.
-TASK = {"task": "syn", "num_queries": 3, "classes_per_query": 2, "num_distinct": 2, "num_common": 1}
-LAYER = experiment("yz", **TASK, steps=10, batch=8, length=16)
-K, Q = 6, 3
-M = LAYER.built[0].classes.M
+@pytest.mark.parametrize(("steps", "kept"), [(1023, True), (1024, False)])
+def test_batches_of_16_megabytes_are_drawn_once(steps, kept):
+    # Of 16 KiB each, and one more for what is recorded after the last step.
+    class Wide(Line):
+        def draw(self, key, batch):
+            return jax.random.normal(key, (batch, 4))
 
-
-@pytest.mark.parametrize(
-    ("theory", "arrays"), [("lemma3", 24), ("eq10", 12), ("theorem4", 3), ("fixed_attention", 1)]
-)
-def test_theories_of_classes_hold_arrays_of_classes_by_tokens(theory: str, arrays: int) -> None:
-    # Three times of two observables of each class.
-    assert estimated(LAYER, theory, ("loss", "speed")) == 8 * (arrays * K * M + 3 * 2 * K)
-
-
-def test_the_reduction_holds_four_numbers_a_token_and_full_weights_where_they_are_asked() -> None:
-    found = 8 * 8 * 4 * 3 + 8 * 3 * K
-    assert estimated(LAYER, "symmetric", ("loss",)) == found
-    assert estimated(LAYER, "symmetric", ("z",)) == found + 8 * 8 * (M + Q) * M
-
-
-def test_the_spread_holds_a_derivative_of_every_class_and_states() -> None:
-    found = estimated(LAYER, "spread", ("loss", "entropy"))
-    assert found == 8 * 8 * (2 * K + 2 * 3) * (M + Q) * M
-
-
-def test_a_reduction_without_a_table_has_one_class_of_two_kinds_of_tokens() -> None:
-    large = experiment("yz", task="overlapping", K=10**5, steps=10)
-    assert estimated(large, "symmetric", ("loss",)) == 8 * 8 * 4 * 2 + 8 * 3
-
-
-def test_reduced_equations_hold_32_kilobytes() -> None:
-    assert estimated(experiment("two_stage"), "ode", ("loss",)) == 2**15
-
-
-class Shared(Line):
-    """A line whose runs of a seed share eleven numbers."""
-
-    def prepare(self, key: Any, shared: Any = None) -> Any:
-        return self, jax.random.normal(key, (11,)) if shared is None else shared
-
-
-def test_data_that_runs_share_are_held_three_times() -> None:
-    run = experiment(Shared(), eta=0.1, steps=10, batch=7)
-    assert estimated(run, "simulation", ("loss",)) == 4 * (8 * (5 + 7 * 3) + 3 * 11) + 2**14
-
-
-@pytest.mark.parametrize(("size", "kept"), [(2**24, True), (2**24 + 1, False)])
-def test_batches_of_16_megabytes_are_drawn_once(
-    size: int, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def drawn(problem: Any, key: Any, steps: int, batch: int) -> Any:
-        assert (steps, batch) == (10, 7)
-        return jnp.zeros(size, jnp.uint8)
-
-    monkeypatch.setattr(training, "batches_of", drawn)
-    sweep = Sweep(experiment(Line(), eta=0.1, steps=10, batch=7), {"seed": [0]}, record="loss")
-    runs = sweep.runs({})
+    run = experiment(Wide(), eta=0.1, steps=steps, batch=1024)
+    runs = Sweep(run, {"seed": [0]}, record="loss").runs({})
     assert runs.call.draws
-    found = runs.call.draw(runs.arrays, jax.random.key(0))
-    assert (found is not None) == kept
-    if kept:
-        assert found["data"].size == size
+    drawn = jax.eval_shape(lambda: runs.call.draw(runs.arrays, jax.random.key(0)))
+    assert (drawn is not None) == kept
 
 
-def test_of_many_runs_a_theory_looks_at_a_thousand() -> None:
-    rates, seen = np.linspace(0.1, 3.0, 3000), []
-
-    def why_not(problem: Any, rule: Any, *given: Any) -> str:
-        return "too fast" if rule.eta.peak > 1 else ""
-
-    def check(problem: Any, rule: Any, *given: Any) -> None:
-        seen.append(float(rule.eta.peak))
-
-    theory = SimpleNamespace(name="own", why_not=why_not, check=check)
-    runs = odes.Training(Line(), dynsim.sgd(rates), 7, 10)
-    training.check_runs(theory, runs)  # pyright: ignore
-    assert (seen[0], seen[-1], len({*seen})) == (rates[0], rates[-1], 1000)
-    assert np.ptp(np.diff(np.searchsorted(rates, seen))) <= 1
-
-
-@pytest.mark.parametrize(("K", "followed"), [(3, 3), (9, 8)])
-def test_noisy_descent_follows_eight_classes(K: int, followed: int) -> None:
+@pytest.mark.parametrize(("classes", "followed"), [(3, 3), (9, 8)])
+def test_noisy_descent_follows_eight_classes(classes, followed):
     theory = registry.system("yz").theories["symmetric-noise"]
-    assert theory.reduce is not None
-    assert theory.reduce(dynsim.Layer(dynsim.Overlapping(K)), ()).classes == followed
+    assert theory.reduce(dynsim.Layer(dynsim.Overlapping(classes)), ()).classes == followed
 
 
-def test_the_smallest_classes_are_one_class_of_two_tokens() -> None:
-    """But for the owner of the token that is not there."""
-    want, found = dynsim.sequence_classes([[1.0, 0.0]], query=[0]), built_in.CLASSES
-    for name in found.__dataclass_fields__:
-        ours, theirs = (np.asarray(getattr(each, name)) for each in (found, want))
-        if name == "owner":
-            assert (ours.shape, ours[0]) == (theirs.shape, theirs[0])
-        else:
-            np.testing.assert_array_equal(ours, theirs, strict=True)
+# Runs, programs, numbers of each, steps: what is possible, and what one more is.
+LIMITS = [
+    ((1, 2**16, 1, 1), (1, 2**16 + 1, 1, 1), "65537", "65536"),
+    # Four bytes each, of 2^50.
+    ((2**30, 1, 2**18, 1), (2**30, 1, 2**18 + 1, 1), "1024 TiB"),
+    # 1e-8 s a step, of 3.2e8 s.
+    ((1000, 1, 1, 31 * 10**12), (1000, 1, 1, 33 * 10**12), "1000 runs", "10.3 years"),
+]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((2**40, 1, 1, 1), None),
-        ((2**40 + 1, 1, 1, 1), "axes: give 1099511627777 runs; at most 1099511627776 are possible"),
-        ((1, 2**16, 1, 1), None),
-        ((1, 2**16 + 1, 1, 1), "axes: 65537 combinations of values change shapes"),
-        # Four bytes each, of 2^50.
-        ((2**30, 1, 2**18, 1), None),
-        ((2**30, 1, 2**18 + 1, 1), "1073741824 runs would record 1.02e+03 TiB, at most 1024 TiB"),
-        # 1e-8 s a step, of 3.2e8 s.
-        ((1000, 1, 1, 31 * 10**12), None),
-        ((1000, 1, 1, 33 * 10**12), "1000 runs would take 10.3 years at 1e-08 s a step"),
-    ],
-)
-def test_sweeps_end_at_limits_of_any_machine(
-    given: tuple[int, int, int, int], message: str | None
-) -> None:
-    if message is None:
-        budget.check_runs(*given)
-        return
-    with pytest.raises(ValueError, match=re.escape(message)):
-        budget.check_runs(*given)
+@pytest.mark.parametrize(("most", "more", "named"), [(*row[:2], row[2:]) for row in LIMITS])
+def test_sweeps_end_at_limits_of_any_machine(most, more, named):
+    budget.check_runs(*most)
+    refuses(lambda: budget.check_runs(*more), *named)
 
 
-def test_results_that_this_machine_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "memory", lambda: 1000)
+def test_results_end_at_the_memory_of_this_machine():
+    memory = budget.memory()
+    assert 2**27 < memory < 2**50
     # All runs twice; of a chunk, its runs and 64 bytes of each.
-    budget.check_held(5, 2, 100, stored=False)
-    budget.check_held(10**9, 5, 136, stored=True)
-    with pytest.raises(ValueError, match=r"5 runs would take .*; choose out, a folder"):
-        budget.check_held(5, 2, 101, stored=False)
-    with pytest.raises(ValueError, match=r"chunk of 5 runs would take .*; choose a smaller chunk"):
-        budget.check_held(10**9, 5, 137, stored=True)
-    monkeypatch.setattr(budget, "memory", lambda: 2**31)
-    message = "would take 4 GiB of memory, of 2 GiB"
-    with pytest.raises(ValueError, match=message):
-        budget.check_held(2, 1, 2**30, stored=False)
-    budget.check_memory(2**40)
-    with pytest.raises(ValueError, match="run: would take 1025 GiB of memory, more than 1024 GiB"):
-        budget.check_memory(1025 * 2**30)
-
-
-def test_the_memory_is_that_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 100}
-    monkeypatch.setattr(budget.os, "sysconf", known.__getitem__)
-    assert budget.memory() == 409_600
-
-    def unknown(name: str) -> int:
-        raise ValueError(name)
-
-    monkeypatch.setattr(budget.os, "sysconf", unknown)
-    assert budget.memory() == 64 * 2**30
-
-
-def test_tables_end_at_a_gibibyte() -> None:
-    """Eight bytes for each of K classes and 5 (K + 1) tokens."""
+    budget.check_held(5, 2, memory // 10, stored=False)
+    budget.check_held(10**9, 5, memory // 5 - 64, stored=True)
+    beyond = memory // 10 + 1
+    refuses(lambda: budget.check_held(5, 2, beyond, stored=False), "5 runs", "choose out")
+    beyond = memory // 5 - 63
+    refuses(lambda: budget.check_held(10**9, 5, beyond, stored=True), "of 5 runs", "smaller chunk")
+    # Estimates may be twice too high.
+    budget.check_memory(2 * memory)
+    refuses(lambda: budget.check_memory(2 * memory + 1), "run", f"{memory / 2**30:.4g} GiB")
+    # A table of eight bytes for each of K classes and 5 (K + 1) tokens ends at a GiB.
     assert not budget.is_large(dynsim.Overlapping(5180))
     assert budget.is_large(dynsim.Overlapping(5181))
+    assert not budget.is_large(dynsim.SynSmall().build())

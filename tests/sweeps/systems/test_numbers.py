@@ -1,6 +1,4 @@
-"""Every number that can be an axis changes what is trained, and no other one is an axis."""
-
-from typing import Any
+"""Every number that can be an axis changes what is trained."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,6 @@ import dynsim
 import sweeps
 from dynsim import schedules
 from sweeps import Experiment, Sweep
-from sweeps.runner.program import jobs
 from sweeps.systems.training import divided, names_of_numbers
 
 
@@ -66,21 +63,15 @@ RULES: dict[str, tuple[dynsim.Rule, tuple[str, ...]]] = {
         ("momentum", "eta.warmup"),
     ),
 }
-READERS = {
-    "momentum": "sgd, sign do",
-    "b1": "adam, adamw do",
-    "b2": "adam, adamw, rmsprop do",
-    "eps": "adam, adamw, rmsprop do",
-}
 
 
-def swept(rule: Any, axes: dict[str, Any], **options: Any) -> np.ndarray:
+def swept(rule, axes, **options):
     """The weights at the end along axes, which come first."""
     run = Experiment(Two(), rule, STEPS, 4)
     return sweeps.run(Sweep(run, axes, record="w", **options)).w.values
 
 
-def trained(rule: Any) -> np.ndarray:
+def trained(rule):
     key = jax.random.fold_in(jax.random.key(0), 0)
     found = dynsim.train(Two(), rule, key, steps=STEPS, batch=4, record="w", times=[STEPS])
     return found["w"][-1]
@@ -91,7 +82,7 @@ def trained(rule: Any) -> np.ndarray:
     [pytest.param(n, marks=[] if n in ("sgd", "adamw") else [pytest.mark.full]) for n in RULES],
 )
 @pytest.mark.more
-def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
+def test_an_axis_changes_the_run(name):
     rule, own = RULES[name]
     numbers = divided(Experiment(Two(), rule, STEPS).training())[0]
     usual = dict(zip(names_of_numbers(numbers), jax.tree.leaves(numbers), strict=True))
@@ -106,48 +97,14 @@ def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
     np.testing.assert_allclose(first, trained(rule), rtol=1e-6)
     for number, other in zip(read, others, strict=True):
         assert not np.array_equal(first, other), number
-    programs = len(jobs.PROGRAMS)
-    for number in READERS.keys() - set(read):
-        message = rf"{number} = 0\.5: \w+ does not have it; {READERS[number]}"
-        with pytest.raises(ValueError, match=message):
-            swept(rule, {number: [0.5, 0.25]})
-    assert len(jobs.PROGRAMS) == programs
 
 
 @pytest.mark.more
-def test_momentum_is_an_axis_of_plain_descent() -> None:
-    values = [0.0, 0.5, 0.9]
-    found = swept(dynsim.sgd(0.1), {"momentum": values})
-    for value, weights in zip(values, found, strict=True):
-        np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1, momentum=value)), rtol=1e-6)
-    np.testing.assert_allclose(found[0], trained(dynsim.sgd(0.1)), rtol=1e-6)
-    assert len(np.unique(found[:, 0])) == len(values)
-
-
-GROUPED = dynsim.sgd({"a": 0.1, "b": 0.2}, decay={"a": 0.1}, noise={"b": 0.1})
-
-
-@pytest.mark.parametrize(
-    ("rule", "axis", "message"),
-    [
-        (dynsim.sgd(0.1), "eta.warmup", "eta.warmup = 0.1: rule.eta does not have it; .*linear, "),
-        (dynsim.sgd(0.1), "decay.q", "decay.q = 0.1: is not a setting; did you mean .*decay.a"),
-        (dynsim.sgd(0.1, noise={"c": 0.1}), "noise.a", "noise = {.*'c': 0.1.*}: has groups a, b"),
-        (dynsim.from_optax(optax.sgd, learning_rate=0.1), "momentum", "optax does not have it"),
-    ],
-)
-def test_a_number_that_the_rule_does_not_have_is_an_error(
-    rule: Any, axis: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        swept(rule, {axis: [0.1, 0.2]})
-
-
-@pytest.mark.more
-def test_numbers_by_group_change_the_run() -> None:
+def test_numbers_by_group_change_the_run():
+    rule = dynsim.sgd({"a": 0.1, "b": 0.2}, decay={"a": 0.1}, noise={"b": 0.1})
     axes = ("eta.a", "eta.b", "decay.a", "noise.b")
     values = {n: [0.1, *(0.3 if n == each else 0.1 for each in axes)] for n in axes}
-    first, *others = swept(GROUPED, values, zip=(axes,))
+    first, *others = swept(rule, values, zip=(axes,))
     for axis, other in zip(axes, others, strict=True):
         changed = [0, 1] if axis.endswith("a") else [2]
         assert np.flatnonzero(first != other).tolist() == changed, axis
@@ -163,7 +120,11 @@ class Own(dynsim.Rule):
 
 
 @pytest.mark.more
-def test_the_numbers_of_a_rule_of_ones_own_are_axes() -> None:
+def test_the_numbers_of_a_rule_of_ones_own_are_axes():
     found = swept(Own(dynsim.sgd(0.1).eta), {"b1": [0.5, 0.9]})
     for value, weights in zip([0.5, 0.9], found, strict=True):
         np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1 * value)), rtol=1e-6)
+    # Momentum is an axis of plain descent as well.
+    found = swept(dynsim.sgd(0.1), {"momentum": [0.0, 0.5]})
+    for value, weights in zip([0.0, 0.5], found, strict=True):
+        np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1, momentum=value)), rtol=1e-6)

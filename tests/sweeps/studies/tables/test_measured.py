@@ -13,7 +13,7 @@ import dynsim
 from dynsim import Trajectory
 from sweeps import output
 from sweeps.studies.scaling import Verdict
-from tests.test_site import DOCS, tool
+from tests.docs.test_site import DOCS, tool
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
