@@ -7,7 +7,7 @@ import pytest
 from scipy.special import entr, logsumexp
 
 import dynsim
-from dynsim.joma import CLASSES, OBSERVABLES, Hidden, Joint, fig2
+from dynsim.joma import OBSERVABLES, Hidden, Joint
 from dynsim.yz.model import Examples, population
 
 TEMPERATURE = 0.7
@@ -53,6 +53,8 @@ def test_losses_and_observables_are_those_of_numpy(
     rng = np.random.default_rng(0)
     V, r, Z = (rng.normal(size=shape) for shape in ((3, 5), (3, 2), (2, 5)))
     params = Joint(Hidden(V, r), Z)
+    groups = problem.groups(params)
+    assert (groups.Y, groups.Z) == ("Y", "Z")
 
     def loss(n: int, x: np.ndarray) -> float:
         h = PHI[activation](V @ attended(attention, Z[ROWS[n]], x) + r[:, ROWS[n]])
@@ -133,18 +135,3 @@ def test_correlation_depends_on_no_scale_and_is_zero_where_a_side_does_not_vary(
     for scale in (1, 1e-4):
         assert float(found(Joint(Hidden(scale * V, r), scale * Z))) == pytest.approx(want, rel=1e-9)
     assert float(found(Joint(Hidden(0 * V, r), Z))) == 0
-
-
-@pytest.mark.parametrize("frequencies", ["bumps", "random"])
-def test_classes_of_fig_2_are_shares_of_twenty_tokens(frequencies: str) -> None:
-    """Numbers between 0 and 1/2 by NumPy's generator, and bumps of height 1 in their place."""
-    X = np.random.default_rng(0).random((20, 20)) / 2
-    if frequencies == "bumps":
-        for token in range(10):
-            X[token] = [np.exp(-((token - n / 2) ** 2) / 30) for n in range(20)]
-    task = fig2(frequencies)
-    assert CLASSES == 20
-    np.testing.assert_allclose(task.probs, X.T / X.T.sum(1, keepdims=True), rtol=1e-12)
-    np.testing.assert_array_equal(task.query_index, np.zeros(20))
-    np.testing.assert_array_equal(task.query, np.zeros(20))
-    np.testing.assert_array_equal(task.next_token, range(20))

@@ -9,7 +9,6 @@ import pytest
 
 from dynsim.classes.corpus import batches, load_corpus, sample_windows, synthetic_corpus
 
-KEY = jax.random.key(0)
 TRAIN = "b a a\nc b a\n"
 
 
@@ -73,36 +72,6 @@ def test_single_file_is_split(tmp_path: Path) -> None:
     np.testing.assert_array_equal(corpus.test, [2] * 4 + [1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train": "none.txt"}, r"train = .*none\.txt: no such file$"),
-        ({"valid": "none.txt"}, r"valid = .*no such file; valid=None does without"),
-        ({"train": "empty.txt"}, r"train = .*empty\.txt: is empty"),
-        ({"train": "latin.txt"}, r"train = .*latin\.txt: must be UTF-8"),
-        ({"train": "folder"}, r"train = .*folder: must be a file, not a folder"),
-        ({"min_count": 9}, r"vocabulary: .*min_count = 9"),
-        ({"min_count": 0}, r"min_count = 0: must be an integer >= 1"),
-        ({"max_vocabulary": 2}, r"max_vocabulary = 2: must be an integer >= 3"),
-    ],
-)
-def test_bad_files_and_options(folder: Path, options: dict, message: str) -> None:
-    (folder / "empty.txt").write_text("\n \n")
-    (folder / "latin.txt").write_bytes("café\n".encode("latin-1"))
-    (folder / "folder").mkdir()
-    with pytest.raises(ValueError, match=message):
-        load_corpus(folder, **options)
-
-
-def test_missing_path_and_bare_word(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"path = .*nowhere: no such file"):
-        load_corpus(folder / "nowhere")
-    with pytest.raises(ValueError, match=r"path = .*: must be a readable file \(embedded null"):
-        load_corpus(folder / "a\0b")
-    with pytest.raises(ValueError, match="words = 'abc'"):
-        load_corpus(folder).ids("abc")
-
-
 @pytest.mark.parametrize("surplus", [0, 11])
 def test_each_token_is_predicted_once(surplus: int) -> None:
     """In contiguous streams; a surplus that fills no batch is left out at the end."""
@@ -121,21 +90,12 @@ def test_sequences_have_35_tokens_and_a_batch_20_by_default() -> None:
     assert batches(np.arange(2 * 20 * 35 + 1)).shape == (2, 20, 36)
 
 
-def test_text_shorter_than_its_sequences() -> None:
+def test_a_text_as_long_as_its_sequences() -> None:
     tokens = np.arange(12)
     np.testing.assert_array_equal(batches(tokens, 11, 1), [[tokens]])
-    assert sample_windows(tokens, jax.random.key(0), 1, 4).shape == (1, 5)
-    for make in (lambda: batches(tokens, 4, 0), lambda: sample_windows(tokens, KEY, 0, 4)):
-        with pytest.raises(ValueError, match="batch = 0: must be an integer >= 1"):
-            make()
+    assert sample_windows(tokens[:5], jax.random.key(0), 1, 4).shape == (1, 5)
     assert batches(tokens[:9], 4, 2).shape == (1, 2, 5)
     assert batches(tokens, 1, 2).shape == (5, 2, 2)
-    with pytest.raises(ValueError, match="length = 0: must be an integer >= 1"):
-        batches(tokens, 0, 2)
-    with pytest.raises(ValueError, match="tokens: got 8; must be at least 9 for batch = 2"):
-        batches(tokens[:8], 4, 2)
-    with pytest.raises(ValueError, match="tokens: got 4; must be at least 5"):
-        sample_windows(tokens[:4], jax.random.key(0), 2, 4)
 
 
 def test_random_windows_reach_both_ends() -> None:
@@ -181,23 +141,10 @@ def test_numbers_of_a_generated_corpus() -> None:
     assert len(words) == 20 * 4 * 9 // 10
     # Topics are drawn anew for every sentence.
     assert len({*words[2::4]}) > 3
-    for name, lowest in least.items():
-        with pytest.raises(ValueError, match=f"{name} = {lowest - 1}: must be an int"):
-            synthetic_corpus(**{name: lowest - 1})
-    for share in (0.0, 1.0):
-        with pytest.raises(ValueError, match=rf"topic_share = {share}: must be .* \(0, 1\)"):
-            synthetic_corpus(topic_share=share)
-    with pytest.raises(ValueError, match="seed = -1: must be an integer >= 0"):
-        synthetic_corpus(-1)
     # 6 topics of 5 words, 16 stop words, 2 queries, 6 next words and 2 more.
     whole = synthetic_corpus()
-    assert sum(part.size for part in (whole.train, whole.held_out, whole.test)) == 2000 * 15
-    assert repr(whole) == "Corpus(56 words, splits of [27000, 1500, 1500] tokens)"
-
-
-def test_a_corpus_without_a_held_out_split_says_so(folder: Path) -> None:
-    with pytest.raises(ValueError, match="corpus: has no validation split"):
-        _ = load_corpus(folder, valid=None).held_out
+    assert len(whole.vocabulary) == 56
+    assert [part.size for part in (whole.train, whole.held_out, whole.test)] == [27000, 1500, 1500]
 
 
 def test_wikitext_counts(shared_file: Callable[[str], Path]) -> None:

@@ -1,8 +1,5 @@
 """Schedules against optax, and their sums against sums."""
 
-import re
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,43 +200,11 @@ def test_schedules_are_proportional_that_differ_only_in_their_peaks() -> None:
     jax.eval_shape(traced, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("rate", "message"),
-    [
-        (lambda k: 1 / jnp.sqrt(k), "eta: the rate of step 0 is inf; must be finite and >= 0"),
-        (lambda k: 0.1 - 0.01 * k, "eta: the rate of step 11 is -0.0"),
-        (lambda k: jnp.where(k == 4, jnp.nan, 0.1), "eta: the rate of step 4 is nan; must be"),
-    ],
-)
-def test_a_rate_that_no_step_can_have_is_named(rate: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        as_schedule("eta", rate).table(20)
-
-
-def test_a_table_needs_to_know_the_last_step() -> None:
-    with pytest.raises(ValueError, match="times: are traced"):
-        jax.eval_shape(schedules.cosine(0.1, 20).eta_time, jnp.arange(3.0))
-    # Sums of a rate with few jumps are known for any step, here the first after a fraction.
+def test_sums_of_a_rate_with_few_jumps_are_known_for_any_step() -> None:
+    """Here the first jump comes after a fraction of a step."""
     stepped = schedules.steps(0.1, (2.5,), (0.5,))
     np.testing.assert_allclose(jax.jit(stepped.eta_time)(5.0), 0.4, rtol=1e-6)
     np.testing.assert_allclose(stepped.rate(np.arange(4)), [0.1, 0.1, 0.1, 0.05], rtol=1e-6)
-    with pytest.raises(ValueError, match=r"times = 200000000: must be <= 134217728 steps"):
-        schedules.cosine(0.1, 20).table(200_000_000)
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda k: "fast", "eta: must return the rate of a step, returned 'fast'"),
-        (lambda k: jnp.ones(3), r"eta: must return the rate of a step, returned f32\[3\]"),
-        (lambda: 0.1, r"eta: .*<lambda>\(\) takes 0 positional arguments but 1 was given"),
-        (lambda k: 0.1 if k > 3 else 0.2, r"eta: needs the values of arrays, .*\n.*, line \d+: "),
-    ],
-)
-def test_a_function_of_the_step_that_is_none_is_named(function: Any, message: str) -> None:
-    rate = as_schedule("eta", function).rate
-    with pytest.raises(ValueError, match=f"^{message}"):
-        jax.eval_shape(rate, jnp.int32(0))
 
 
 @pytest.mark.parametrize(
@@ -258,37 +223,3 @@ def test_a_function_of_the_step_that_is_none_is_named(function: Any, message: st
 )
 def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) -> None:
     assert (tuple(map(float, made.jumps())), float(made.length)) == (jumps, length)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: schedules.constant(-1.0), "peak = -1.0: must be finite and in [0, inf)"),
-        (lambda: schedules.constant(1.0, warmup=-1), "warmup = -1.0: must be"),
-        (lambda: schedules.cosine(1.0, 0), "steps = 0.0: must be finite and in (0, inf)"),
-        (lambda: schedules.cosine(1.0, -3), "steps = -3.0: must be finite and in (0, inf)"),
-        (lambda: schedules.linear(1.0, 10, warmup=11), "warmup = 11.0: must be finite and in [0"),
-        (lambda: schedules.linear(1.0, 10, end=-0.1), "end = -0.1: must be"),
-        (lambda: schedules.exponential(1.0, 10, 0), "factor = 0.0: must be"),
-        (lambda: schedules.exponential(1.0, 0, 0.5), "steps = 0.0: must be"),
-        (
-            lambda: schedules.inverse_sqrt(1.0, warmup=0),
-            "warmup = 0.0: must be finite and in [1, inf)",
-        ),
-        (lambda: schedules.warmup_stable_decay(1.0, -1, 1, warmup=1), "stable = -1.0: must be"),
-        (lambda: schedules.steps(1.0, (5, 3), (1, 1)), "at = 3.0: must be finite and in [5, inf)"),
-        (
-            lambda: schedules.steps(1.0, (np.array([5, 6]), np.array([7, 3])), (1, 1)),
-            "at = 3.0: must be finite and in [6, inf)",
-        ),
-        (lambda: schedules.steps(1.0, (5,), (1, 1)), "need one factor for each step"),
-        (lambda: schedules.steps(1.0, (), ()), "need one factor for each step"),
-        (lambda: schedules.steps(1.0, (5,), (-1,)), "factors = -1.0: must be"),
-        (lambda: as_schedule("eta", "fast"), "eta = 'fast': must be a real number"),
-    ],
-)
-@pytest.mark.more
-def test_bad_input_is_named(make, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make()

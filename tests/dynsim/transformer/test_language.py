@@ -1,15 +1,17 @@
 """Training on text: against a plain loop, its records against closed forms, status, bad input."""
 
+import dataclasses
 import functools
-import math
+import hashlib
+from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dynsim
-from dynsim import LanguageModel, Status, Text, TransformerSpec
+from dynsim import LanguageModel, Status, SyntheticText, Text, TextFile, TextFolder, TransformerSpec
+from dynsim.classes import synthetic_corpus
 from dynsim.transformer import model
 from dynsim.transformer.model import Transformer
 
@@ -52,10 +54,6 @@ def window_loss(model, windows):
     return -picked.mean()
 
 
-RULES = {
-    "momentum": functools.partial(dynsim.sgd, momentum=0.8),
-    "adam": functools.partial(dynsim.adam, b1=0.7, b2=0.9, eps=1e-3),
-}
 LOSS = jax.jit(window_loss)
 VALUE_AND_GRAD = jax.jit(jax.value_and_grad(window_loss))
 attention = jax.jit(Transformer.attention)
@@ -104,57 +102,6 @@ def test_training_is_a_plain_loop(task: Text) -> None:
     assert found.first_bad_step == -1
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.full(
-    "test_training_is_a_plain_loop",
-    "dynsim/training/test_rules.py::test_rules_follow_their_formulas",
-    "dynsim/training/test_rules.py::test_long_gradients_are_clipped_before_anything_else",
-)
-@pytest.mark.parametrize("kind", ["momentum", "adam"])
-def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
-    """Three updates of all weights together, clipped to a norm that every gradient exceeds."""
-    eta, clip = 0.05, 0.1
-    found = dynsim.train(
-        model_of(task, 2), RULES[kind](eta, clip=clip), jax.random.key(1), steps=3, batch=BATCH,
-        record=("loss",), dtype="float64",
-    ).params  # fmt: skip
-    model, data_key = make(jax.random.key(1))
-    leaves, structure = jax.tree.flatten(model)
-    flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
-    m = v = 0.0
-    for k in range(3):
-        windows = windows_of(task, data_key, k)
-        g = flat(VALUE_AND_GRAD(model, windows)[1])
-        assert np.linalg.norm(g) > clip
-        g = g * clip / np.linalg.norm(g)
-        if kind == "momentum":
-            m = 0.8 * m + g
-            update = m
-        else:
-            m, v = 0.7 * m + 0.3 * g, 0.9 * v + 0.1 * g**2
-            update = m / (1 - 0.7 ** (k + 1)) / (np.sqrt(v / (1 - 0.9 ** (k + 1))) + 1e-3)
-        new = np.split(flat(model) - eta * update, np.cumsum([x.size for x in leaves])[:-1])
-        shaped = [jnp.asarray(x.reshape(old.shape)) for x, old in zip(new, leaves, strict=True)]
-        model = jax.tree.unflatten(structure, shaped)
-    np.testing.assert_allclose(flat(found), flat(model), rtol=1e-9, atol=1e-12)
-
-
-def test_a_short_gradient_is_not_clipped() -> None:
-    gradient = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
-
-    def clipped(gradient: dict, largest: float) -> dict:
-        rule = dynsim.sgd(1.0, clip=largest)
-        update, _ = rule.update(gradient, rule.init(gradient), gradient, jnp.int32(0))
-        return jax.tree.map(lambda x: -x, update)
-
-    jax.tree.map(np.testing.assert_array_equal, clipped(gradient, 5.5), gradient)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        clipped(gradient, 2.5),
-        jax.tree.map(lambda x: x / 2, gradient),
-    )
-
-
 def test_uniform_attention_has_the_entropy_of_its_keys() -> None:
     """All keys weigh the same: log of their number, the first row left out. With all attention on
     one key there is none; a swap of keys moves all of it."""
@@ -178,71 +125,79 @@ def test_without_a_record_before_attention_has_not_changed(task: Text) -> None:
     np.testing.assert_array_equal(found.before, found.maps)
 
 
-@pytest.mark.full("test_training_is_a_plain_loop")
-def test_rates_and_keys_are_traced(task: Text) -> None:
-    """A batch over rates and keys is the single runs, from one compilation."""
-    traces = []
-
-    def run(eta, key):
-        traces.append(1)
-        rule = dynsim.sgd(eta, clip=0.5 * eta)
-        return dynsim.train(model_of(task), rule, key, steps=4, batch=BATCH, record=("loss",))
-
-    etas, keys = jnp.array([0.1, 2.0]), jax.random.split(jax.random.key(3), 2)
-    both = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))(etas, keys)
-    assert len(traces) == 1
-    assert both["loss"].shape == (2, 2, 5)
-    for i, key in enumerate(keys):
-        for j, eta in enumerate(etas):
-            # float32, the same operations in another order.
-            np.testing.assert_allclose(both["loss"][i, j], run(eta, key)["loss"], rtol=1e-4)
-    np.testing.assert_allclose(both["loss"][:, 0, 0], both["loss"][:, 1, 0], rtol=1e-6)
-    assert not np.isclose(both["loss"][:, 0, -1], both["loss"][:, 1, -1]).any()
+LINES = [f"{'a' * (i % 3 + 1)} b c" for i in range(50)]
+WORDS = [word for line in LINES for word in (*line.split(), "<eos>")]
+SMALL = {"width": 4, "mlp": 0, "length": 5, "num_held_out": 2}
 
 
-@pytest.mark.full(
-    "dynsim/training/test_loop.py::test_runs_are_judged_by_their_last_stretch",
-    "dynsim/training/test_loop.py::test_weights_are_looked_through_once_at_the_end",
-)
-def test_divergence_is_a_status(task: Text) -> None:
-    """Numbers that are no longer finite, or a loss that is absurd at the end, even when nothing is
-    recorded then."""
-    run = functools.partial(
-        dynsim.train, model_of(task), key=jax.random.key(0), batch=20, times=np.array([0])
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "one.txt").write_text("\n".join(LINES) + "\n")
+    (tmp_path / "train.txt").write_text("x y x y x z x y\n" * 4)
+    (tmp_path / "valid.txt").write_text("y x q z z y x\n")
+    return tmp_path
+
+
+def digest(*parts: list[str]) -> dict[str, str]:
+    """The hash of the words of both parts of a text."""
+    joined = " ".join([*parts[0], "", *parts[1]])
+    return {"text": hashlib.sha256(joined.encode()).hexdigest()[:16]}
+
+
+@pytest.mark.parametrize("min_count", [1, 3])
+def test_a_file_is_split_by_its_tokens(folder: Path, min_count: int) -> None:
+    source = TextFile(folder / "one.txt", min_count=min_count)
+    assert not jax.tree.leaves(source), "what decides shapes is no number to trace"
+    text = LanguageModel(source, **SMALL).build(dynsim.sgd(0.5)).text
+    words = source.read().words
+    assert words(text.train) == WORDS[:180]
+    assert words(text.held_out) == WORDS[180:190]
+    np.testing.assert_array_equal(text.prompts, text.held_out[None, :5])
+    assert source.contents() == digest(WORDS[:180], WORDS[180:190])
+
+
+def test_a_folder_has_a_file_for_each_split(folder: Path) -> None:
+    source = TextFolder(folder)
+    assert not jax.tree.leaves(source)
+    text = LanguageModel(source, **SMALL).build(dynsim.sgd(0.5)).text
+    assert source.read().words(text.held_out) == ["y", "x", "<unk>", "z", "z", "y", "x", "<eos>"]
+    assert text.train.size == 36
+    # With 5, z is as rare as an unknown word. The hash is that of all words.
+    rare = TextFolder(folder, min_count=5)
+    assert rare.read().words(rare.read().held_out).count("<unk>") == 3
+    before = source.contents()
+    assert rare.contents() == before
+    (folder / "valid.txt").rename(folder / "other.txt")
+    moved = dataclasses.replace(source, held_out="other.txt")
+    assert moved.contents() == before
+    for text in ("x y x once", "x y x other"):
+        (folder / "train.txt").write_text(f"{text}\n")
+        # q and z are not in the training text.
+        held_out = ["y", "x", "<unk>", "<unk>", "<unk>", "y", "x", "<eos>"]
+        assert moved.contents() == digest([*text.split(), "<eos>"], held_out)
+    assert SyntheticText().contents() == {}
+
+
+@pytest.mark.more
+def test_training_reads_the_corpus() -> None:
+    corpus = synthetic_corpus()
+    text = Text(corpus.train, corpus.held_out, len(corpus.vocabulary), corpus.held_out[None, 7:12])
+    run = lambda problem: dynsim.train(
+        problem, dynsim.sgd(0.5), jax.random.key(0), steps=3, batch=4, record=("loss", "attention")
     )
-    # The first ends at a loss of millions, with weights that are numbers.
-    for eta, finite in ((10.0, True), (1e30, False)):
-        found = run(rule=dynsim.sgd(eta), steps=5)
-        assert found.status == Status.DIVERGED
-        assert 1 <= found.first_bad_step <= 5
-        assert np.isfinite(found["loss"]).all()
-        assert np.isfinite(np.asarray(found.params.unembedding.weight)).all() == finite
-    assert run(rule=dynsim.sgd(0.1), steps=5).status == Status.OK
+    want = run(LanguageModel(text, **SMALL))
+    described = run(LanguageModel(SyntheticText(), **SMALL, prompt=7))
+    jax.tree.map(np.testing.assert_array_equal, described.params, want.params)
+    for name in ("loss", "attention"):
+        np.testing.assert_array_equal(described[name], want[name])
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_bad_input_is_named(task: Text) -> None:
-    train = np.asarray(task.train)
-    bad_tokens = [
-        (train + 1, train, r"train: has token 9, must be in \[0, vocabulary = 9\)"),
-        (train, train - 1, r"held_out: has token -1, must be in"),
-        (train * 1.0, train, "train: has shape .* must be whole numbers"),
-        (train, train[None], "held_out: has shape .* 1 axes"),
-    ]
-    for first, second, message in bad_tokens:
-        with pytest.raises(ValueError, match=message):
-            Text(first, second, M)
-    with pytest.raises(ValueError, match="prompts: has token 9"):
-        Text(train, train, M, np.full((1, 3), 9))
-    wrong = [
-        ({"length": 60}, "train: has 60 tokens, must have more than length = 60"),
-        ({"length": 4}, "prompts: have 5 tokens, must have at most length = 4"),
-        ({"heads": 3}, "heads = 3: must divide width = 32"),
-        ({"layers": 7}, "layers = 7: must be"),
-        ({"num_held_out": 2.5}, "num_held_out = 2.5: must be"),
-    ]
-    for fields, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            LanguageModel(task, **fields)
-    with pytest.raises(ValueError, match="batch = inf: LanguageModel has no method"):
-        dynsim.train(model_of(task), dynsim.sgd(0.1), jax.random.key(0), steps=2, batch=math.inf)
+def test_a_text_is_its_own_corpus() -> None:
+    tokens = np.arange(20) % 5
+    problem = LanguageModel(Text(tokens, tokens, 5, tokens[None, :4]), **SMALL, prompt=3)
+    assert problem.build(dynsim.sgd(0.5)) is problem
+    assert problem.sizes.vocabulary == 5
+    # It needs no prompts, and has two tokens at least.
+    shortest = Text(tokens % 2, tokens % 2, 2)
+    assert shortest.prompts.shape == (0, 2)
+    assert LanguageModel(shortest, **{**SMALL, "length": 2}).sizes.length == 2

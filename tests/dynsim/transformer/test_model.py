@@ -1,7 +1,5 @@
 """The transformer: its forward pass against NumPy, causality, attention maps, bad sizes."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +8,6 @@ import pytest
 from dynsim.transformer.model import Transformer, TransformerSpec, loss
 
 M, T, d, H = 11, 7, 6, 2
-
-
-make = functools.partial(jax.jit, static_argnums=0)(Transformer)
 forward = jax.jit(Transformer.forward)
 
 
@@ -74,26 +69,6 @@ def test_forward_is_numpys(layers: int, mlp: int, positions: str) -> None:
     np.testing.assert_allclose(found[0], shorter, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.full("test_forward_is_numpys")  # whose attention runs over earlier tokens alone
-def test_a_later_token_changes_no_earlier_output() -> None:
-    model = make(TransformerSpec(M, T, 2, H, d, 8), jax.random.key(2))
-    tokens = jax.random.randint(jax.random.key(3), (T,), 0, M)
-    before, _ = forward(model, tokens)
-    for t in (1, T - 1):
-        after, maps = forward(model, tokens.at[t].set((tokens[t] + 1) % M))
-        np.testing.assert_array_equal(after[:t], before[:t])
-        assert not np.isclose(after[t], before[t]).all()
-        np.testing.assert_array_equal(maps, np.tril(maps))
-
-
-def test_rows_of_attention_sum_to_one() -> None:
-    model = make(TransformerSpec(M, T, 2, H, d, 8), jax.random.key(4))
-    _, maps = forward(model, jnp.arange(T))
-    assert maps.shape == (2, H, T, T)
-    np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-6)
-    assert (np.asarray(maps) >= 0).all()
-
-
 @pytest.mark.usefixtures("x64")
 def test_loss_is_the_mean_log_probability_of_the_next_token() -> None:
     model = random_model(TransformerSpec(M, T, 1, H, d), 5)
@@ -107,29 +82,10 @@ def test_loss_is_the_mean_log_probability_of_the_next_token() -> None:
     assert float(found) == pytest.approx(total / (3 * T), rel=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("vocabulary", 1), ("length", 1), ("layers", 0), ("layers", 7), ("heads", 4), ("mlp", -1),
-     ("width", 0), ("positions", "sinusoidal")],
-)  # fmt: skip
-@pytest.mark.usefixtures("unchecked")
-def test_bad_sizes_are_named(field: str, value: object) -> None:
-    given = {"vocabulary": M, "length": T, "width": d, "heads": H, field: value}
-    with pytest.raises(ValueError, match=f"{field} = {value!r}: must"):
-        TransformerSpec(**given)
-
-
 def test_sizes_by_default() -> None:
     assert TransformerSpec(5) == TransformerSpec(5, 35, 1, 2, 32, 0, "learned")
 
-
-def test_more_tokens_than_positions_is_an_error() -> None:
-    tokens = jnp.zeros(8, int)
-    for positions in ("learned", "none"):
-        sizes = TransformerSpec(M, T, 1, H, d, positions=positions)
-        model = jax.eval_shape(lambda sizes=sizes: Transformer(sizes, jax.random.key(0)))
-        if positions == "learned":
-            with pytest.raises(ValueError, match="tokens: got 8; must be at most the 7 learned"):
-                jax.eval_shape(Transformer.__call__, model, tokens)
-        else:
-            assert jax.eval_shape(Transformer.__call__, model, tokens).shape == (8, M)
+    sizes = TransformerSpec(M, T, 1, H, d, positions="none")
+    model = jax.eval_shape(lambda: Transformer(sizes, jax.random.key(0)))
+    # Without positions a text may be longer than in training.
+    assert jax.eval_shape(Transformer.__call__, model, jnp.zeros(8, int)).shape == (8, M)

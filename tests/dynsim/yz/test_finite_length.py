@@ -13,25 +13,29 @@ from dynsim.yz import model as yz
 from tests.systems.layers import simulate
 from tests.systems.sequences import TASK, enumerated, losses_of, weights
 
+CROWDED = dynsim.sequence_classes(
+    np.asarray(TASK.probs)[:, :5], TASK.query, TASK.next_token, TASK.prior
+)
+"""The task without its unused tokens: there is no use in gathering rows of Y for each class."""
+
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("residual", "most_rows"),
+    ("residual", "task"),
     [
-        pytest.param(False, 4, marks=pytest.mark.full),
-        (False, 0),
-        (True, 4),
+        pytest.param(False, TASK, marks=pytest.mark.full),
+        (False, CROWDED),
+        (True, TASK),
     ],
+    ids=["rows of each class", "all rows", "residual"],
 )
 @pytest.mark.more
 def test_losses_gradient_and_slope_are_those_of_the_full_hessian(
-    residual: bool, most_rows: int, monkeypatch: pytest.MonkeyPatch
+    residual: bool, task: dynsim.SequenceClasses
 ) -> None:
-    # Rows of Y gathered for each class, all of them for all, and by differentiation. The task has
-    # tokens that no class holds, so that it is worth while to gather.
-    monkeypatch.setattr(finite_length, "MOST_ROWS", most_rows)
-    task, context = TASK.astype("float64"), jnp.asarray(7.0)
-    params = jax.tree.map(jnp.asarray, weights(residual=residual))
+    task, context = task.astype("float64"), jnp.asarray(7.0)
+    params = jax.tree.map(jnp.asarray, weights(8 - task.M, residual=residual))
+    params = yz.YZ(params.Y[: task.M, : task.M], params.Z[:, : task.M], residual)
 
     def by_definition(params: yz.YZ) -> jax.Array:
         losses = finite_length.by_counts(params, task)
@@ -108,16 +112,6 @@ def test_as_many_contextual_tokens_as_effective_ones_are_enough() -> None:
         finite_length.check_effective(effective, length)
     assert float(finite_length.contextual(41, "float32")) == 40
     assert finite_length.contextual(math.inf, "float32") is None
-    with pytest.raises(ValueError, match=r"length = 5: .* >= 6$"):
-        finite_length.check_effective(4.01, 5)
-    with pytest.raises(ValueError, match=r"length = 1.0: must be finite and in"):
-        finite_length.check_effective(0.5, 1)
-
-
-def test_lengths_without_an_expansion_are_refused() -> None:
-    task = dynsim.SynSmall().build()
-    # 1 / sum p^2 = 17.3 effective tokens need as many contextual ones.
-    message = r"length = 18: .* 1 / sum P\(l\|n\)\^2 = 17.3 here: length >= 19"
-    with pytest.raises(ValueError, match=message):
-        simulate(task, dynsim.sgd(1.0, 1.0), steps=1, length=18, batch=math.inf)
-    simulate(task, dynsim.sgd(1.0, 1.0), steps=1, length=19, batch=math.inf)
+    # 1 / sum p^2 = 17.3 effective tokens.
+    task, infinite = dynsim.SynSmall().build(), {"batch": math.inf, "steps": 1}
+    assert simulate(task, dynsim.sgd(1.0, 1.0), length=19, **infinite).status == dynsim.Status.OK

@@ -1,7 +1,6 @@
-"""The layer in ordinary parameters against NumPy, position by position, and against Y/Z."""
+"""The layer in ordinary parameters: against NumPy, and against the layer in Y and Z."""
 
-import re
-from collections.abc import Callable
+import math
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import dynsim
 from dynsim import QKV
@@ -16,6 +16,116 @@ from dynsim import qkv as embedded
 from dynsim.qkv import Embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
+from tests.systems import layers
+
+SMALL = dynsim.SynSmall().build()
+INFINITE = {"length": math.inf, "batch": math.inf}
+
+
+def initial(problem: QKV, key: jax.Array) -> embedded.Embedded:
+    """The weights with which a run with this key starts, in float32."""
+    with jax.enable_x64(False):
+        return eqx.filter_jit(problem.init)(jax.random.split(key)[0])
+
+
+def doubled(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("frozen", [(), ("U", "W_K")])
+@pytest.mark.more
+def test_descent_moves_every_part_by_its_rate(frozen: tuple) -> None:
+    """On recorded batches: what reads and writes by the rate of Y, what attends by that of Z."""
+    problem = QKV(
+        SMALL, width=10, heads=2, head_width=4, scale=2.0, embedding="gaussian", tied=False,
+        train_embedding="U" not in frozen, frozen=frozen,
+    )  # fmt: skip
+    start = doubled(initial(problem, jax.random.key(1)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    data = jax.vmap(lambda k: sampling.sample_counts(SMALL, k, 8, 16, "float64"))(keys)
+    options: Any = {"steps": 3, "data": data, "record": ["loss"], "dtype": "float64"}
+    got = dynsim.train(problem, dynsim.sgd(0.7, 0.3), init=start, **options).params
+    gradient, want = jax.jit(jax.grad(embedded.loss)), start
+    rates = {"U": 0.7, "W_V": 0.7, "D": 0.7, "W_Q": 0.3, "W_K": 0.3} | dict.fromkeys(frozen, 0.0)
+    for k in range(3):
+        grads = gradient(want, SMALL, jax.tree.map(lambda x, k=k: x[k], data))
+        moved = {n: getattr(want, n) - r * getattr(grads, n) for n, r in rates.items()}
+        want = eqx.tree_at(lambda p: [getattr(p, n) for n in rates], want, [*moved.values()])
+    for name in rates:
+        np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.more
+def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
+    """To first order in 1/L, loss and gradient are the averages over all count vectors of L tokens,
+    each with its multinomial probability."""
+    L, priors = 40, np.array([0.6, 0.4])
+    probs = np.array([[0.5, 0.3, 0.2, 0], [0.25, 0, 0.4, 0.35]])
+    task = dynsim.sequence_classes(probs, [0, 1], prior=priors)
+    problem = QKV(
+        task, L + 1, width=5, embedding="gaussian", tied=False, residual=True, train_embedding=True
+    )
+    start = doubled(initial(problem, jax.random.key(1)))
+    parts = np.array([(i, j, L - i - j) for i in range(L + 1) for j in range(L + 1 - i)])
+    counts, weight = np.zeros((2, len(parts), 4)), np.zeros((2, len(parts)))
+    for n, (p, prior) in enumerate(zip(probs, priors, strict=True)):
+        counts[n][:, p > 0] = parts
+        weight[n] = prior * stats.multinomial.pmf(parts, L, p[p > 0])
+    classes = jnp.repeat(jnp.arange(2), len(parts))
+    of_examples = jax.jit(jax.value_and_grad(embedded.loss))
+
+    def exact(counts: np.ndarray) -> np.ndarray:
+        examples = yz.Examples(classes, jnp.asarray(counts.reshape(-1, 4)), weight.ravel())
+        return np.concatenate(
+            [np.ravel(x) for x in jax.tree.leaves(of_examples(start, task, examples))]
+        )
+
+    run = dynsim.train(
+        problem, dynsim.sgd(1.0), init=start, steps=1, times=[0, 1], batch=math.inf, record="loss",
+        dtype="float64",
+    )  # fmt: skip
+    moved = jax.tree.map(lambda a, b: np.ravel(a - b), start, run.params)
+    found = np.concatenate([run["batch_loss"][:1], *jax.tree.leaves(moved)])
+    finite, infinite = exact(counts), exact(np.broadcast_to(probs[:, None], counts.shape))
+    # The next order is smaller by something of order 1/L, and so is the effect itself.
+    missed, effect = np.abs(found - finite), np.abs(infinite - finite)
+    assert missed[0] < 5 / L * effect[0]
+    assert np.linalg.norm(missed[1:]) < 5 / L * np.linalg.norm(effect[1:])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch": 16, "length": 32}, INFINITE],
+    ids=str,
+)
+@pytest.mark.full("test_descent_moves_every_part_by_its_rate")
+def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
+    settings: dict,
+) -> None:
+    key, eta = jax.random.key(2), (0.8, 1.5)
+    start = layers.initial_weights(SMALL, "uniform", key, "float64")
+    settings = {**settings, "steps": 12, "times": [0, 5, 12], "dtype": "float64"}
+    want = layers.simulate(SMALL, dynsim.sgd(*eta, momentum=0.9), key, init=start, **settings)
+    heads = jax.tree.map(lambda leaf: leaf[None], start)
+    # Z = Q / sqrt(d) moves by eta_Z / d of its own gradient.
+    length = settings.pop("length")
+    got = dynsim.train(
+        QKV(SMALL, length, width=SMALL.M, embedding="identity", frozen=("W_K",)),
+        dynsim.sgd(eta[0], eta[1] * SMALL.M, momentum=0.9),
+        key,
+        init=embedded.from_heads(SMALL, heads),
+        **settings,
+    )
+    assert set(got.observables) == set(want.observables)
+    for name, values in want.observables.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
+    layer = got.params.effective(SMALL)
+    np.testing.assert_allclose(layer.Y, want.params.Y, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(layer.Z, want.params.Z, rtol=1e-10, atol=1e-12)
+
 
 TASK = dynsim.SynMedium(3).build()
 TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))
@@ -81,33 +191,18 @@ def as_numpy(params: Embedded) -> dict:
 @pytest.mark.parametrize(
     ("kind", "place", "rich"),
     [
-        pytest.param("l2", "theory", False, marks=pytest.mark.full),
-        pytest.param("l2", "practice", True, marks=pytest.mark.full),
         ("rms", "theory", True),
-        pytest.param("rms", "practice", False, marks=pytest.mark.full),
-        pytest.param("layer", "theory", False, marks=pytest.mark.full),
         ("layer", "practice", True),
-        pytest.param("none", "theory", True, marks=pytest.mark.full),
+        pytest.param("l2", "theory", False, marks=pytest.mark.full),
         pytest.param("none", "practice", False, marks=pytest.mark.full),
     ],
 )
 @pytest.mark.more
 def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> None:
     """`rich`: with the residual, two heads and an untied decoder."""
-    params = weights(
-        0,
-        layer(
-            9,
-            heads=2 if rich else 1,
-            head_width=4,
-            scale=3.0,
-            embedding="gaussian",
-            tied=not rich,
-            normalisation=kind,
-            placement=place,
-            residual=rich,
-        ),
-    )
+    numbers = {"heads": 1 + rich, "head_width": 4, "scale": 3.0, "tied": not rich, "residual": rich}
+    made = layer(9, embedding="gaussian", normalisation=kind, placement=place, **numbers)
+    params = weights(0, made)
     classes, tokens = TOKENS(TASK, jax.random.key(1), 5, 12)
     labels = np.asarray(TASK.next_token)[classes]
     examples = SAMPLE(TASK, jax.random.key(1), 5, 12, "float64")
@@ -134,9 +229,9 @@ def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> 
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("slope", [0.0, 0.3])
 @pytest.mark.more
-def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> None:
+def test_positions_by_token_and_by_weighed_counts_match_numpy() -> None:
+    slope = 0.3
     settings = {"residual": True, "placement": "practice", "normalisation": "rms"}
     params = weights(3, layer(9, heads=2, scale=2.0, embedding="gaussian", **settings))
     classes, tokens = TOKENS(TASK, jax.random.key(4), 6, 15)
@@ -155,11 +250,10 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> N
 @pytest.mark.parametrize(
     "architecture",
     [
-        pytest.param(layer(TASK.M + 3, scale=2.0), marks=pytest.mark.full),
         layer(TASK.M, scale=2.0, embedding="identity", residual=True),
         layer(7, head_width=3, scale=2.0, embedding="gaussian", tied=False),
     ],
-    ids=["orthogonal", "identity-residual", "narrow-untied"],
+    ids=["identity-residual", "narrow-untied"],
 )
 @pytest.mark.more
 def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
@@ -193,10 +287,7 @@ def test_heads_add_up_and_are_measured_by_their_mean() -> None:
     np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-13)
     same = jax.jit(lambda p: embedded.from_heads(TASK, embedded.heads(p, TASK)))(params)
     np.testing.assert_allclose(FORWARD(same, TASK, examples), want, rtol=1e-11, atol=1e-13)
-    got, parts = (
-        MEASURE(TASK, params),
-        [MEASURE_YZ(TASK, layer) for layer in layers],
-    )
+    got, parts = MEASURE(TASK, params), [MEASURE_YZ(TASK, layer) for layer in layers]
     np.testing.assert_allclose(got.logits, want, rtol=1e-11, atol=1e-13)
     for name in ("z", "c"):
         mean = sum(getattr(part, name) for part in parts) / 2
@@ -235,37 +326,3 @@ def test_starting_weights_have_the_stated_law() -> None:
     gaussian = weights(9, layer(100, embedding="gaussian"))
     assert np.sum(gaussian.U**2, 1) == pytest.approx(1, abs=6 * np.sqrt(2 / 100))
     assert (np.asarray(weights(9, layer(TASK.M, embedding="identity")).U).sum(1) == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: layer(0), "width = 0: must be an integer >= 1"),
-        (lambda: layer(99, heads=0), "heads = 0: must be an integer >= 1"),
-        (lambda: layer(99, head_width=0), "head_width = 0: must be an integer >= 1"),
-        (lambda: layer(99, scale=-1.0), "scale = -1.0: must be finite and in [0"),
-        (
-            lambda: layer(99, embedding="odd"),
-            "embedding = 'odd': must be one of identity",
-        ),
-        (
-            lambda: layer(99, normalisation="l1"),
-            "normalisation = 'l1': must be one of l2",
-        ),
-        (lambda: layer(99, placement="x"), "placement = 'x': must be one of theory"),
-        (lambda: layer(9), "width = 9: embedding = 'orthogonal' needs at least"),
-        (lambda: layer(1), "width = 1: embedding = 'orthogonal' needs at least"),
-        (
-            lambda: layer(99, embedding="identity"),
-            "width = 99: embedding = 'identity' needs",
-        ),
-        (
-            lambda: layer(1, embedding="gaussian", normalisation="layer", placement="practice"),
-            "width = 1: normalisation = 'layer'",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_an_impossible_architecture_is_named(make: Callable[[], QKV], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make()
