@@ -480,6 +480,7 @@ SYSTEMS: Rows = [
     (lambda: Annealed(eta_2=-1.0), ("eta_2", "-1.0", "(0, inf)")),
     (lambda: Annealed(decay=0.0), ("decay", "0.0", "(0, inf)")),
     (lambda: Annealed(tau=np.array([[0.1], [-1.0]])), ("tau", "-1.0", "[0, inf)")),
+    (lambda: Annealed(stage_1=0.0), ("stage_1", "0.0", "(0, inf)")),
     (lambda: Annealed(stage_2=0.0), ("stage_2", "0.0", "(0, inf)")),
     (lambda: Annealed(eta_1=np.array([0.1, 100.0])), ("eta_1 * decay", "2.5", "[0, 1)")),
     (lambda: Annealed(eta_2=2.0, decay=0.5), ("eta_2 * decay", "1.0", "[0, 1)")),

@@ -2,8 +2,6 @@
 equation, by linear equations and integrals on a grid."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,35 +13,32 @@ import scipy.stats
 import dynsim
 import odes
 from dynsim.problem.base import FullBatch
+from tests.odes.problems import Example
 
 KEY = jax.random.key(0)
 
 
-class Well(dynsim.Problem):
+class Well(Example):
     """The potential (w^2 - 1)^2 / 4, with noise of standard deviation s (1 + c w)."""
 
     s: float = 1.0
     c: float = 0.25
+    start = (-1.0,)
 
-    def init(self, key):
-        return -jnp.ones(1)
-
-    def draw(self, key, batch):
-        return jax.random.normal(key, (batch,))
+    def potential(self, w):
+        return jnp.sum((w**2 - 1) ** 2) / 4
 
     def loss(self, w, x):
-        return jnp.sum((w**2 - 1) ** 2) / 4 + jnp.mean(x) * self.s * (w[0] + self.c * w[0] ** 2 / 2)
+        return self.potential(w) + jnp.mean(x) * self.s * (w[0] + self.c * w[0] ** 2 / 2)
 
 
 class Cubic(Well):
     """The potential w^2 / 2 - w^3 / 3, whose barrier is at 1."""
 
-    def init(self, key):
-        return jnp.zeros(1)
+    start = (0.0,)
 
-    def loss(self, w, x):
-        noise = jnp.mean(x) * self.s * (w[0] + self.c * w[0] ** 2 / 2)
-        return jnp.sum(w**2 / 2 - w**3 / 3) + noise
+    def potential(self, w):
+        return jnp.sum(w**2 / 2 - w**3 / 3)
 
 
 SLOPES = {Well: (lambda w: w**3 - w, lambda w: 3 * w**2 - 1, lambda w: 6 * w)}
@@ -52,7 +47,7 @@ ENDS = {Well: (-1.0, 0.0, 1.0), Cubic: (0.0, 1.0, 1.6)}
 """The minimum, the barrier, and where a run has escaped."""
 
 
-def exact(problem: Any, **options: Any) -> odes.EscapeError:
+def exact(problem, **options):
     """With the examples +1 and -1, whose moments are those of a normal up to the third."""
     given = FullBatch(problem, np.array([1.0, -1.0], np.float32))
     start, barrier, _ = ENDS[type(problem)]
@@ -61,7 +56,7 @@ def exact(problem: Any, **options: Any) -> odes.EscapeError:
     )
 
 
-def time_of_descent(problem: Any, eta: float, density: Callable[..., Any]) -> float:
+def time_of_descent(problem, eta, density):
     """Mean number of steps to escape, from the density of a step at Gauss-Legendre nodes."""
     start, _, end = ENDS[type(problem)]
     low = max(start - 1.3, -1 / problem.c + 0.01 if problem.c > 0 else -math.inf)
@@ -72,7 +67,7 @@ def time_of_descent(problem: Any, eta: float, density: Callable[..., Any]) -> fl
     return float(np.interp(start, x, np.linalg.solve(np.eye(x.size) - step, np.ones(x.size))))
 
 
-def time_of_paths(problem: Any, eta: float, order: int) -> float:
+def time_of_paths(problem, eta, order):
     """Mean first-passage time of the equation, by its integrals."""
     (G, H, T), (start, _, end) = SLOPES[type(problem)], ENDS[type(problem)]
     low = max(start - 1.3, -1 / problem.c + 0.01 if problem.c > 0 else -math.inf)
@@ -89,19 +84,18 @@ def time_of_paths(problem: Any, eta: float, order: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("problem", "eta"),
+    "problem",
     [
-        (Well(1.0, 0.25), 0.05),
-        (Well(1.5, 0.5), 0.05),
-        (Well(1.0, -0.5), 0.05),
-        (Cubic(1.0, 0.6), 0.05),
-        (Cubic(0.8, -0.4), 0.05),
-        (Well(1.2, 0.0), 0.05),
+        Well(1.0, 0.25),
+        Well(1.0, -0.5),
+        Cubic(1.0, 0.6),
+        Well(1.2, 0.0),
     ],
     ids=repr,
 )
 @pytest.mark.more
-def test_noise_that_depends_on_the_weight_changes_the_escape_rate(problem: Any, eta: float) -> None:
+def test_noise_that_depends_on_the_weight_changes_the_escape_rate(problem):
+    eta = 0.05
     start, barrier, _ = ENDS[type(problem)]
     slope, s, c = SLOPES[type(problem)][0], problem.s, problem.c
     want = scipy.integrate.quad(
@@ -118,11 +112,11 @@ def test_noise_that_depends_on_the_weight_changes_the_escape_rate(problem: Any, 
 
 
 @pytest.mark.more
-def test_skewed_noise_changes_the_escape_rate_by_more_at_a_smaller_rate() -> None:
+def test_skewed_noise_changes_the_escape_rate_by_more_at_a_smaller_rate():
     """Batches of exponential examples have a gamma distribution."""
     problem, batch = Well(40.0, 0.0), 1600
 
-    def density(x: Any, mean: Any, scale: Any) -> Any:
+    def density(x, mean, scale):
         # A step is against the noise, which is a sum of exponentials of mean 0 and variance 1.
         of_sum = scipy.stats.gamma(batch)
         return of_sum.pdf((mean - x) / scale * batch + batch) * batch / scale
@@ -142,7 +136,7 @@ def test_skewed_noise_changes_the_escape_rate_by_more_at_a_smaller_rate() -> Non
         assert abs(found.multiplicative) < 1e-6
 
 
-def test_a_mirrored_well_has_the_same_error_and_a_batch_is_less_noise() -> None:
+def test_a_mirrored_well_has_the_same_error_and_a_batch_is_less_noise():
     class Mirrored(Well):
         def loss(self, w, x):
             return super().loss(-w, x)
@@ -156,7 +150,7 @@ def test_a_mirrored_well_has_the_same_error_and_a_batch_is_less_noise() -> None:
 
 
 @pytest.mark.more
-def test_examples_that_are_drawn_give_an_error() -> None:
+def test_examples_that_are_drawn_give_an_error():
     rule, options = dynsim.sgd(0.05), {"batch": 1, "order": 2, "examples": 256}
     found = [
         odes.escape_error(Well(1.0, 0.5), rule, -1.0, 0.0, key=key, **options)
@@ -169,31 +163,3 @@ def test_examples_that_are_drawn_give_an_error() -> None:
         # Of eight values, the deviation has an error of 27 %; few examples shift it by 1 / 256.
         assert abs(values.mean() - value) < 4 * errors.mean() / 8**0.5 + abs(want) / 64
         assert values.std(ddof=1) / errors.mean() == pytest.approx(1, abs=0.8)
-
-
-class Two(Well):
-    def init(self, key):
-        return jnp.ones(2)
-
-
-@pytest.mark.parametrize(
-    ("problem", "rule", "options", "words"),
-    [
-        (Two(), dynsim.sgd(0.1), {}, "the problem has 2 weights: must have one"),
-        (Well(), dynsim.adam(0.1), {}, "rule = adam: must be SGD"),
-        (Well(), dynsim.sgd(0.1, momentum=0.9), {}, "momentum = 0.9: must be None"),
-        (Well(), dynsim.sgd(dynsim.schedules.linear(0.1, 9)), {}, "eta = .*: must be one constant"),
-        (Well(), dynsim.sgd(0.1), {"batch": float("inf")}, "batch = inf"),
-        (Well(), dynsim.sgd(0.1), {"order": 3}, "order = 3: must be 1 or 2"),
-        (Well(), dynsim.sgd(0.1), {"examples": 1}, "examples = 1: must be"),
-        (Well(), dynsim.sgd(0.1), {"start": math.nan}, "start = nan: must be"),
-        (Well(), dynsim.sgd(0.1), {"barrier": 0.9}, "barrier = 0.9: the loss must rise"),
-    ],
-)
-@pytest.mark.more
-def test_what_it_does_not_describe_is_an_error(
-    problem: Any, rule: Any, options: dict[str, Any], words: str
-) -> None:
-    given = {"start": -1.0, "barrier": 0.0, "batch": 1, "key": KEY, "examples": 64}
-    with pytest.raises(ValueError, match=words):
-        odes.escape_error(problem, rule, **given | options)

@@ -1,25 +1,25 @@
-"""Theories that users write as vector fields."""
+"""Theories and rules of a user's own: closed forms, exponentials of matrices, a plain loop."""
 
 import dataclasses
-import functools
-import json
 import math
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import annotated_types as at
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from scipy import integrate
+from scipy.linalg import expm
 
 import dynsim
 import odes
 import sweeps
 from dynsim import Status
-from odes.theory import Theory, Training
-from sweeps.systems import registry
+from tests.doors import refuses
+from tests.odes.test_problem import PRECISE
+from tests.odes.test_problem import Line as Parabola
 
 
 class Line(dynsim.Problem):
@@ -27,30 +27,30 @@ class Line(dynsim.Problem):
 
     spread: float = 0.3
 
-    def init(self, key: Any) -> Any:
+    def init(self, key):
         return jax.random.normal(key, ())
 
-    def draw(self, key: Any, batch: int) -> Any:
+    def draw(self, key, batch):
         x, noise = jax.random.normal(key, (2, batch))
         return x, x + self.spread * noise
 
-    def loss(self, w: Any, data: Any) -> Any:
+    def loss(self, w, data):
         return jnp.mean((w * data[0] - data[1]) ** 2) / 2
 
-    def observables(self) -> dict[str, Any]:
+    def observables(self):
         return {"square": lambda problem, w: (w - 1) ** 2}
 
     @classmethod
-    def theories(cls) -> Any:
+    def theories(cls):
         return (SQUARE,)
 
 
-def field(t: Any, square: Any, training: Training) -> Any:
+def field(t, square, training):
     eta, B = training.rate(t), training.batch
     return (-2 * eta + eta**2 * (1 + 2 / B)) * square + eta**2 * training.problem.spread**2 / B
 
 
-def theory(**options: Any) -> Theory:
+def theory(**options):
     return odes.system(
         "square",
         "mean square error of w",
@@ -70,7 +70,7 @@ CLOSE = {"rtol": 1e-6}
 
 
 @pytest.mark.more
-def test_a_linear_field_is_its_closed_form() -> None:
+def test_a_linear_field_is_its_closed_form():
     eta, B, noise = 0.05, 4, 0.2
     found = SQUARE.solve(Line(noise), dynsim.sgd(eta), TIMES, key=KEY, batch=B)
     rate, force = -2 * eta + eta**2 * (1 + 2 / B), eta**2 * noise**2 / B
@@ -81,7 +81,7 @@ def test_a_linear_field_is_its_closed_form() -> None:
     assert found.params == pytest.approx(expected[-1], rel=1e-6)
 
 
-def test_a_discrete_field_is_added_at_every_step() -> None:
+def test_a_discrete_field_is_added_at_every_step():
     """(1 + r) x + f with the rate of each step; the change of a step that is not whole does not
     count, and the run ends where `stop` says so."""
     eta = dynsim.schedules.steps(0.3, [20], [0.1])
@@ -99,18 +99,14 @@ def test_a_discrete_field_is_added_at_every_step() -> None:
     assert (found.status, found.first_bad_step) == (Status.DIVERGED, 21)
     grows = theory(discrete=True).solve(Line(), dynsim.sgd(1e3), [0, 100], **options)
     assert (grows.status, grows.first_bad_step) == (Status.DIVERGED, 100)
-    with pytest.raises(ValueError, match="discrete = True: a map has no solver"):
-        theory(discrete=True, tolerances=odes.Tolerances(1e-3, 1e-6))
+    made = theory(discrete=True, any_rule=True, variant=True)
+    assert made.why_not(Line(), dynsim.adam(0.1)) is None
+    assert SQUARE.why_not(Line(), dynsim.adam(0.1)) is not None
+    assert (made.variant, SQUARE.variant) == (True, False)
+    assert odes.theories(Line())["square"] is SQUARE
 
 
-def test_what_is_no_variant_is_compared_without_being_asked_for() -> None:
-    formula = lambda problem, init, time: {"square": jnp.exp(-2 * time)}
-    for made in (theory, functools.partial(odes.closed_form, "fall", "fall", "", formula)):
-        assert not made().variant
-        assert made(variant=True).variant
-
-
-def test_a_formula_gets_the_sum_of_the_rates_over_one_minus_momentum() -> None:
+def test_a_formula_gets_the_sum_of_the_rates_over_one_minus_momentum():
     """Rates of 0.2 (1 - k / 10) add up to 0.68 after 4 steps, and to 1.1 after all ten."""
     formula = lambda problem, init, time: {"square": jnp.where(time > 4, jnp.nan, time)}
     made = odes.closed_form("time", "sum of the rates", "nothing", formula)
@@ -121,36 +117,7 @@ def test_a_formula_gets_the_sum_of_the_rates_over_one_minus_momentum() -> None:
 
 
 @pytest.mark.more
-def test_it_starts_where_training_starts() -> None:
-    run = dynsim.train(Line(), dynsim.sgd(0.1), KEY, steps=1, batch=1, record="square")
-    found = SQUARE.solve(Line(), dynsim.sgd(0.1), [0, 1], key=KEY, batch=1)
-    # Weights are drawn in 32 bits.
-    np.testing.assert_allclose(found["square"][0], run["square"][0], rtol=1e-6)
-    given = SQUARE.solve(Line(), dynsim.sgd(0.1), [0.0], init=jnp.float32(3.0), batch=1)
-    assert given["square"] == [4.0]
-
-
-@pytest.mark.more
-def test_schedules_are_followed_across_their_jumps() -> None:
-    eta = dynsim.schedules.steps(0.3, [20, 60], [0.1, 0.01])
-    found = SQUARE.solve(Line(0.5), dynsim.sgd(eta), TIMES, key=KEY, batch=2)
-
-    def rate(t: float) -> float:
-        # A flow reads the rate of step k from k to k + 1.
-        return 0.3 * (1 if t < 20 else 0.1 if t < 60 else 0.01)
-
-    def slope(t: float, y: np.ndarray) -> np.ndarray:
-        return (-2 * rate(t) + 2 * rate(t) ** 2) * y + rate(t) ** 2 * 0.125
-
-    expected, y = [found["square"][0]], [float(found["square"][0])]
-    for begin, end in [(0, 10), (10, 20), (20, 50), (50, 60), (60, 100)]:
-        y = integrate.solve_ivp(slope, (begin, end - 1e-9), y, rtol=1e-10, atol=1e-12).y[:, -1]
-        expected += [y[0]] if end in TIMES else []
-    np.testing.assert_allclose(found["square"], expected, **CLOSE)
-
-
-@pytest.mark.more
-def test_the_mean_of_training_is_the_theory() -> None:
+def test_the_mean_of_training_is_the_theory():
     """Exact for the mean: it is linear in the square. The flow is right to first order in eta."""
     rule, keys = dynsim.sgd(0.01), jax.random.split(KEY, 4000)
     train = lambda key: dynsim.train(
@@ -166,7 +133,7 @@ def test_the_mean_of_training_is_the_theory() -> None:
 
 
 @pytest.mark.more
-def test_a_stop_ends_the_run_with_a_status() -> None:
+def test_a_stop_ends_the_run_with_a_status():
     until = theory(stop=lambda t, square, training: square < 0.5, solver=diffrax.Dopri5())
     found = until.solve(Line(0.0), dynsim.sgd(0.05), TIMES, init=jnp.asarray(3.0), batch=1)
     # 4 exp(-0.0925 t) is 0.5 at t = 22.5.
@@ -177,43 +144,18 @@ def test_a_stop_ends_the_run_with_a_status() -> None:
     assert early.status == Status.OK
 
 
-@pytest.mark.parametrize(
-    ("rule", "options", "message"),
-    [
-        (dynsim.sgd(0.1, momentum=0.9), {}, "describes gradient descent without momentum only"),
-        (dynsim.adam(0.1), {}, "optimizer = adam: this theory describes gradient descent"),
-        (dynsim.sgd(0.1, decay=0.1), {}, "decay = 0.1: this theory needs plain gradients"),
-        (dynsim.sgd({"a": 0.1}), {}, "eta: has a rate for each group; this theory needs one"),
-        (dynsim.sgd(0.1), {"batch": 64}, "^batch = 64: describes single examples$"),
-        (dynsim.sgd(0.1), {"batch": 1, "steps": 7}, "^steps = 7: is odd$"),
-        (dynsim.sgd(0.1), {"batch": 1, "key": None}, "^key = None: starting weights are random"),
-        (dynsim.sgd(0.1), {"batch": 1, "record": "loss"}, "record = 'loss': must be one of square"),
-    ],
-)
-def test_what_it_does_not_describe_is_an_error(
-    rule: dynsim.Rule, options: dict[str, Any], message: str
-) -> None:
-    def reason(training: Training) -> str | None:
-        if training.batch != 1:
-            return f"batch = {training.batch}: describes single examples"
-        odd = training.steps is not None and training.steps % 2
-        return f"steps = {training.steps}: is odd" if odd else None
-
-    with pytest.raises(ValueError, match=message):
-        theory(inapplicable=reason).solve(Line(), rule, TIMES, **{"key": KEY, **options})
-
-
-def test_a_theory_of_any_rule_says_itself_what_it_describes() -> None:
-    mine = theory(any_rule=True)
-    assert mine.why_not(Line(), dynsim.adam(0.1)) is None
-    assert SQUARE.why_not(Line(), dynsim.adam(0.1)) is not None
-
-
 @pytest.mark.more
-def test_sweeps_tell_it_batch_and_steps() -> None:
+def test_sweeps_solve_it_stored_or_in_memory(tmp_path):
+    """A theory of the problem may be stored; one that it does not have has the same numbers."""
     run = sweeps.Experiment(Line(), dynsim.sgd(0.05), steps=60, batch=2)
     axes = {"spread": [0.1, 1.0], "batch": [1, 8], "seed": [0, 5]}
-    found = sweeps.run(sweeps.Sweep(run, axes, theory="square", record=["square"], times=(0, 60)))
+    named = sweeps.Sweep(run, axes, theory="square", record=["square"], times=(0, 60))
+    found = sweeps.run(named, tmp_path / "square").load()
+    own = dataclasses.replace(named, theory=dataclasses.replace(SQUARE, name="mine"))
+    np.testing.assert_array_equal(sweeps.run(own).load().square, found.square)
+    for place in ({"out": tmp_path / "mine"}, {"reuse": tmp_path / "square"}):
+        refuses(lambda place=place: sweeps.run(own, **place), "theory = mine", *place)
+    assert not list(tmp_path.glob("*mine*"))
     for noise, B, seed in ((0.1, 8, 5), (1.0, 1, 0)):
         y = found.square.sel(spread=noise, batch=B, seed=seed).values
         rate, force = -0.1 + 0.0025 * (1 + 2 / B), 0.0025 * noise**2 / B
@@ -221,34 +163,68 @@ def test_sweeps_tell_it_batch_and_steps() -> None:
         np.testing.assert_allclose(y[1], expected, **CLOSE)
 
 
-def test_sweeps_refuse_what_the_theory_refuses() -> None:
-    class Single(Line):
-        @classmethod
-        def theories(cls) -> Any:
-            return (theory(inapplicable=lambda t: None if t.batch == 1 else f"batch = {t.batch}"),)
-
-    run = sweeps.Experiment(Single(), dynsim.sgd(0.1), steps=10, batch=64)
-    square = registry.theories(registry.system_of(run))["square"]
-    with pytest.raises(ValueError, match="theory 'square' does not apply: batch = 64"):
-        registry.check_run(square, run)
-    registry.check_run(square, run.at({"batch": 1}))
+ETA, BETA, DECAY = 0.3, 0.8, 0.2
+AT = np.array([0.0, 1.0, 7.0, 30.0])
 
 
-def test_a_theory_that_the_problem_does_not_have_is_swept_in_memory(tmp_path: Path) -> None:
-    """With the numbers of the theory of the same equations that it has."""
-    run = sweeps.Experiment(Line(), dynsim.sgd(0.1), steps=10, batch=2)
-    named = sweeps.Sweep(run, {"spread": [0.1, 1.0]}, "square", ("square",), 4)
-    own = dataclasses.replace(named, theory=dataclasses.replace(SQUARE, name="mine"))
-    want, got = sweeps.run(named, tmp_path / "square").load(), sweeps.run(own).load()
-    np.testing.assert_array_equal(got.square, want.square)
-    assert json.loads(got.attrs["config"])["theory"] == "mine"
-    message = "^theory = mine: only a theory of the problem can be stored; return it from the "
-    for place, left_out in (
-        ({"out": tmp_path / "mine"}, "out"),
-        ({"reuse": tmp_path / "square"}, "reuse"),
-    ):
-        with pytest.raises(ValueError, match=f"{message}problem's `theories`, .* `{left_out}`$"):
-            sweeps.run(own, **place)
-    assert not list(tmp_path.glob("*mine*"))
-    with pytest.raises(ValueError, match=r"theory = 3: must be of type str or odes\.Theory"):
-        dataclasses.replace(named, theory=3)
+class Averaged(dynsim.Rule):
+    """Descends along an average of the gradient."""
+
+    beta: Annotated[float, at.Ge(0), at.Le(1)] = BETA
+
+    def direction(self):
+        return optax.ema(self.beta, debias=False)
+
+    def averages(self, params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def flow(self, gradient, averages, t):
+        del t
+        rate = 1 - self.beta
+        return averages, jax.tree.map(lambda g, m: rate * (g - m), gradient, averages)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.more
+def test_its_flow_is_what_it_says(decoupled):
+    rule = Averaged(ETA, decay=DECAY, decoupled=decoupled)
+    found = odes.flow(Parabola(), rule, AT, key=KEY, record="loss", tolerances=PRECISE)
+    rate = 1 - BETA
+    # Of (p, m), where p^2 / 2 is the loss and p is 1 at the start.
+    inside, outside = (0, DECAY) if decoupled else (DECAY, 0)
+    slopes = np.array([[-ETA * outside, -ETA], [rate * (1 + inside), -rate]])
+    p = np.array([expm(slopes * t)[0, 0] for t in AT])
+    # Ten times the tolerance of the solver.
+    np.testing.assert_allclose(found["loss"], p**2 / 2, rtol=1e-8, atol=1e-10)
+    assert found.source == "own"
+
+
+def test_it_trains_and_its_numbers_are_axes():
+    betas = [0.0, 0.5, BETA]
+    run = sweeps.Experiment(Parabola(), Averaged(ETA), steps=5, batch=float("inf"))
+    found = sweeps.run(sweeps.Sweep(run, {"beta": betas}, record="loss"))
+    for beta, loss in zip(betas, found.loss.values, strict=True):
+        p, m = 1.0, 0.0
+        for _ in range(5):
+            m = beta * m + (1 - beta) * p
+            p -= ETA * m
+        # A few units in the last place of float32, of the weight.
+        np.testing.assert_allclose(loss, p**2 / 2, rtol=1e-5, atol=1e-7)
+
+
+class Signed(dynsim.Rule):
+    """Descends at a constant speed."""
+
+    def direction(self):
+        return optax.stateless(lambda gradient, params: jax.tree.map(jnp.sign, gradient))
+
+    def flow(self, gradient, averages, t):
+        del averages, t
+        return jax.tree.map(jnp.sign, gradient), None
+
+
+def test_a_rule_without_averages_has_a_flow():
+    found = odes.flow(
+        Parabola(), Signed(0.1), [0, 1, 7], key=KEY, record="loss", tolerances=PRECISE
+    )
+    np.testing.assert_allclose(found["loss"], np.array([1, 0.9, 0.3]) ** 2 / 2, rtol=1e-8)

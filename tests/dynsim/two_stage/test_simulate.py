@@ -190,6 +190,8 @@ def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
 def test_schedules_and_controls() -> None:
     # The first stage takes 1 step, the second 4 for each `stage_2`.
     assert Annealed(1.0, 1.0, 0.25, stage_2=2**29 - 1 / 2).ends == (1, 2**31 - 1)
+    # 0.6 / lambda = 12 at rates of 0.5, then 0.4 / lambda = 8 at 0.25.
+    assert Annealed(0.5, 0.25, 0.05, stage_1=0.6, stage_2=0.4).ends == (24, 24 + 32)
     stages = dynsim.two_stage("default").optimizer.stages
     assert stages.steps == (50, 12000)
     assert float(stages.noise) == pytest.approx(0.12484, abs=5e-6)

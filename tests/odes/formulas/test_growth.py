@@ -1,7 +1,5 @@
 """Theorems 3 and 4: identities of the closed forms, SciPy's integration, the limit of Eq. 10."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,22 +7,23 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import dynsim
-from odes import coefficients, decoder, growth
+from odes import coefficients, decoder, growth, joma
 from odes.yz import eq10 as attention
+from odes.yz import fixed_attention
 from odes.yz import theorem4 as single_common
 
 RECORD = ("z", "B", "xi", "speed", "attention")
 TIMES = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
 
 
-def one_common(num_queries: int, classes_per_query: int) -> dynsim.SequenceClasses:
+def one_common(num_queries, classes_per_query):
     return dynsim.Syn(num_queries, classes_per_query, num_common=1, num_distinct=3).build()
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("convention", ["sgd", "paper"])
 @pytest.mark.parametrize("q", [1, 5])
-def test_the_bound_is_the_integral_of_xi(convention: str, q: int) -> None:
+def test_the_bound_is_the_integral_of_xi(convention, q):
     eta_y, eta_z, K, M, c0 = 0.7, 0.3, 5, 40, growth.c0(1.5, 5)
     bound = lambda t: growth.bound(
         t, eta_y, eta_z, K, M, c0=c0, convention=convention, classes_per_query=q
@@ -42,7 +41,7 @@ def test_the_bound_is_the_integral_of_xi(convention: str, q: int) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_printed_bound_lacks_a_constant() -> None:
+def test_the_printed_bound_lacks_a_constant():
     t, c0 = np.array([0.0, 2.0, 500.0]), 16 / 3
     exact = growth.bound(t, 0.5, 0.2, 3, 30, c0=c0, convention="paper")
     printed = growth.bound(t, 0.5, 0.2, 3, 30, c0=c0, convention="paper", printed=True)
@@ -55,7 +54,7 @@ def test_the_printed_bound_lacks_a_constant() -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("convention", ["sgd", "paper"])
-def test_scanning_and_snapping_are_its_limits(convention: str) -> None:
+def test_scanning_and_snapping_are_its_limits(convention):
     """The two stages of Theorem 4, with the constant that the printed ones lack."""
     eta_y, eta_z, K, M, c0 = 0.5, 0.2, 3, 1000, 2.0
     w = {"sgd": 1 / K, "paper": 1.0}[convention]
@@ -70,7 +69,7 @@ def test_scanning_and_snapping_are_its_limits(convention: str) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_bound_at_the_transition_depends_on_the_ratio_of_rates_alone() -> None:
+def test_the_bound_at_the_transition_depends_on_the_ratio_of_rates_alone():
     found = growth.bound_at_snap(4, 100, 10.0, c0=3.0)
     for eta_z in (0.5, 8.0):
         t0 = decoder.stages(10 * eta_z, 4, 100).snap
@@ -83,11 +82,11 @@ def test_the_bound_at_the_transition_depends_on_the_ratio_of_rates_alone() -> No
 
 
 @pytest.mark.usefixtures("x64")
-def test_one_gain_fixes_all_distinct_tokens() -> None:
+def test_one_gain_fixes_all_distinct_tokens():
     f = np.array([0.6, 0.45, 0.1, 0.6])
 
     # Theorem 3's hypothesis for a class of distinct tokens alone, f renormalised all along.
-    def field(t: float, z: np.ndarray) -> np.ndarray:
+    def field(t, z):
         c = f * np.exp(z)
         return (c / np.linalg.norm(c)) ** 2
 
@@ -122,7 +121,7 @@ def test_one_gain_fixes_all_distinct_tokens() -> None:
     ids=["one query", "one query, paper", "a query per class", "a query per class, paper"],
 )
 @pytest.mark.more
-def test_theorem_4_is_its_flow(shape: tuple[int, int], convention: str) -> None:
+def test_theorem_4_is_its_flow(shape, convention):
     task, eta_y, eta_z = one_common(*shape), 0.8, 0.5
     run = single_common.solve(
         task, dynsim.sgd(eta_y, eta_z), TIMES, record=RECORD, convention=convention
@@ -131,7 +130,7 @@ def test_theorem_4_is_its_flow(shape: tuple[int, int], convention: str) -> None:
     rho_0 = np.linalg.norm(p) / p[0]
     w, q = {"sgd": 1 / 4, "paper": 1.0}[convention], shape[1]
 
-    def field(t: float, state: np.ndarray) -> np.ndarray:
+    def field(t, state):
         """z_c, the three distinct z_l, B; gamma by its definition from h, which runs along."""
         z, h = state[:4], state[5]
         gamma = (task.M - 1) ** 2 * h / (task.M - 1 + np.exp(task.M * h))
@@ -156,7 +155,7 @@ def test_theorem_4_is_its_flow(shape: tuple[int, int], convention: str) -> None:
     assert z[-1, 0] < -0.2 < 0.02 < z[-1, 3]
 
 
-def weakly_overlapping() -> dynsim.SequenceClasses:
+def weakly_overlapping():
     K, per_class = 12, 2
     probs = np.zeros((K, 1 + per_class * K))
     probs[:, 0] = 0.02
@@ -168,7 +167,7 @@ def weakly_overlapping() -> dynsim.SequenceClasses:
 @pytest.mark.full(
     "test_theorem_4_is_its_flow", "test_xi_of_theorem_4_is_theorem_1_at_leading_order"
 )
-def test_theorem_4_is_the_limit_of_eq_10() -> None:
+def test_theorem_4_is_the_limit_of_eq_10():
     # One query for all: it moves z_c by all classes, so that distinct tokens, whose gain Theorem 4
     # leaves out of the normaliser, gain but a twelfth of it.
     task, eta_z = weakly_overlapping(), 60.0
@@ -183,7 +182,7 @@ def test_theorem_4_is_the_limit_of_eq_10() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_xi_of_theorem_4_is_theorem_1_at_leading_order() -> None:
+def test_xi_of_theorem_4_is_theorem_1_at_leading_order():
     K, overlap = 6, 0.01
     f = np.zeros((K, K + 1))
     f[:, 0] = np.sqrt(overlap)
@@ -194,7 +193,7 @@ def test_xi_of_theorem_4_is_theorem_1_at_leading_order() -> None:
     np.testing.assert_allclose(exact / theorem, ratio, rtol=1e-12)
 
 
-def test_the_start_and_unequal_classes_enter_the_normaliser(jax_precision: bool) -> None:
+def test_the_start_and_unequal_classes_enter_the_normaliser(jax_precision):
     probs = np.array([[0.5, 0.5, 0.0, 0.0], [0.5, 0.0, 0.2, 0.3]])
     task = dynsim.sequence_classes(probs, [2, 3])
     Z = np.zeros((2, 4))
@@ -204,54 +203,38 @@ def test_the_start_and_unequal_classes_enter_the_normaliser(jax_precision: bool)
     np.testing.assert_allclose(found, np.mean(squares) ** -0.5, rtol=1e-6)
 
 
-ODD = np.array([[0.5, 0.5, 0, 0], [0.4, 0, 0.6, 0]])
+OF_ONE = one_common(1, 2), dynsim.sgd(0.8, 0.5), TIMES[:3]
+V = np.array([0.5, -0.3]), np.array([[1.0, 0.2]]), np.array([0.7]), 0.4
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("task", "optimizer", "message"),
+    ("function", "usual"),
     [
-        (one_common(1, 2), dynsim.adam(1.0, 1.0), "optimizer = adam: Theorem 4"),
-        (dynsim.SynSmall().build(), None, "exactly one common token; the task has 10"),
         (
-            dynsim.sequence_classes([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0, 1.0]], [0, 0, 0]),
-            None,
-            "exactly one common token; the task has 2",
+            lambda **o: growth.bound(5.0, 0.7, 0.3, 5, 40, c0=2.0, **o),
+            {"convention": "sgd", "classes_per_query": 1, "printed": False},
+        ),
+        (lambda **o: decoder.gamma_integral(2.0, 0.7, 30.0, **o), {"K": 1}),
+        (lambda **o: decoder.h_star(0.7, 30, 5, **o), {"momentum": 0.0}),
+        (
+            lambda **o: joma.mixture.velocity(*V, **o),
+            {"residual": np.zeros(1), "activation": "relu"},
         ),
         (
-            dynsim.sequence_classes(
-                [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0, 0, 0, 1.0]], [0, 0, 0]
-            ),
-            None,
-            "its common token, 0, in all 3 classes",
+            lambda **o: joma.toy.under_softmax(TIMES[:2], *V[:1], V[0] / 2, **o)[0],
+            {"temperature": 1.0},
         ),
-        (dynsim.sequence_classes(ODD, [0, 0]), None, "P(0|n) ranges from 0.4 to 0.5"),
-        (
-            dynsim.sequence_classes([[0.5, 0.5, 0], [0.5, 0, 0.5]], [0, 0], prior=[0.4, 0.6]),
-            None,
-            "classes with equal priors",
+        pytest.param(
+            lambda **o: single_common.solve(*OF_ONE, record="z", **o)["z"],
+            {"convention": "sgd"},
+            marks=pytest.mark.more,
         ),
         (
-            dynsim.sequence_classes(np.c_[np.full(3, 0.5), np.eye(3) / 2], [0, 0, 1]),
-            None,
-            "classes for each query, got [2, 1]",
+            lambda **o: fixed_attention.solve(*OF_ONE, record="loss", **o)["loss"],
+            {"decoder": "closed"},
         ),
-        (
-            dynsim.sequence_classes([[1.0, 0.0], [1.0, 0.0]], [0, 0]),
-            None,
-            "a distinct token in every class; class 0 has none",
-        ),
-        (one_common(1, 2), dynsim.sgd(0.0, 1.0), "eta_y = 0.0"),
     ],
 )
-def test_tasks_outside_theorem_4_are_named(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Rule | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        single_common.solve(task, optimizer or dynsim.sgd(1.0, 1.0), TIMES)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.more
-def test_an_unknown_convention_is_named() -> None:
-    with pytest.raises(ValueError, match="convention = 'wall'"):
-        growth.bound(1.0, 1.0, 1.0, 2, 10, c0=1.0, convention="wall")
+def test_what_is_left_out_has_the_documented_value(function, usual):
+    np.testing.assert_array_equal(function(), function(**usual))

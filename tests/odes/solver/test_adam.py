@@ -1,7 +1,6 @@
 """Theories of Adam against Adam in NumPy: the flow of second order, noise in the denominator."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +22,17 @@ START = np.array([0.7, -0.4])
 B1, B2, EPS = 0.8, 0.9, 0.5
 
 
-def gradient(x: float, y: float) -> tuple[float, float]:
+def pair(x):
+    """Two numbers as weights."""
+    return YZ(*jnp.asarray(x)[:, None, None])
+
+
+def gradient(x, y):
     """Of p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4."""
     return 2 * x + 2 * x * y + 4 * x**3, y + x**2
 
 
-def adam(rates: np.ndarray, steps: int, decay: float = 0.0) -> np.ndarray:
+def adam(rates, steps, decay=0.0):
     """(steps + 1, 2) weights, by the textbook."""
     p, m, v = START, np.zeros(2), np.zeros(2)
     found = [p]
@@ -42,22 +46,14 @@ def adam(rates: np.ndarray, steps: int, decay: float = 0.0) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="kind")
-def solved(rule: dynsim.Rule, times: jax.Array, kind: str) -> jax.Array:
-    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
-    return flow_of_rule(
-        lambda task, p: YZ(*gradient(p.Y, p.Z)),
-        None,
-        rule,
-        of_layer(start),
-        start,
-        times,
-        flow=kind,
-        save=lambda task, p, t: jnp.stack([p.Y[0, 0], p.Z[0, 0]]),
-        tolerances=Tolerances(1e-10, 1e-12),
-    )[0].saved
+def solved(rule, times, kind):
+    start, field = pair(START), lambda task, p: YZ(*gradient(p.Y, p.Z))
+    save = lambda task, p, t: jnp.stack([p.Y[0, 0], p.Z[0, 0]])
+    options = {"flow": kind, "save": save, "tolerances": Tolerances(1e-10, 1e-12)}
+    return flow_of_rule(field, None, rule, of_layer(start), start, times, **options)[0].saved
 
 
-def flow(kind: str, rates: np.ndarray, times: list[float], decay: float = 0.0) -> np.ndarray:
+def flow(kind, rates, times, decay=0.0):
     """(S, 2) weights along a flow."""
     numbers = {"b1": B1, "b2": B2, "eps": EPS, "decay": decay, "decoupled": True}
     rule = dynsim.adam(*rates.tolist(), **numbers).astype("float64")
@@ -71,7 +67,7 @@ def flow(kind: str, rates: np.ndarray, times: list[float], decay: float = 0.0) -
     [("corrected-adam", 0.5, 2), pytest.param("matched-adam", 0.0, 1, marks=pytest.mark.full)],
 )
 @pytest.mark.more
-def test_the_order_in_eta_is_the_promised_one(kind: str, decay: float, order: int) -> None:
+def test_the_order_in_eta_is_the_promised_one(kind, decay, order):
     errors = []
     for steps in (160, 640):
         rates = np.array([1.5, 2.0]) / steps
@@ -83,7 +79,7 @@ def test_the_order_in_eta_is_the_promised_one(kind: str, decay: float, order: in
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_first_steps_are_adams() -> None:
+def test_the_first_steps_are_adams():
     rates, times = np.array([0.3, 0.2]), [1.0, 3.0, EXACT_STEPS]
     want = adam(rates, EXACT_STEPS)[[1, 3, EXACT_STEPS]]
     # The solver goes along straight lines.
@@ -91,7 +87,7 @@ def test_the_first_steps_are_adams() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_noise_in_the_denominator_is_that_of_runs() -> None:
+def test_noise_in_the_denominator_is_that_of_runs():
     """Mean and standard deviation of 20 000 runs of Adam down a quadratic, with normal noise many
     times as large as the gradient, and larger the farther away."""
     rng, runs, steps, eta = np.random.default_rng(0), 20_000, 200, 2e-3
@@ -102,22 +98,20 @@ def test_noise_in_the_denominator_is_that_of_runs() -> None:
         g = H * p + deviation(p) * rng.standard_normal((runs, 2))
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         p = p - eta * m / (1 - 0.9**k) / (np.sqrt(v / (1 - 0.999**k)) + 1e-8)
+    values = lambda p, k: jnp.stack([p.Y[0, 0], p.Z[0, 0]])
 
-    def derive(params: YZ, k: jax.Array) -> tuple[YZ, jax.Array]:
-        values = jnp.stack([params.Y[0, 0], params.Z[0, 0]])
-        return YZ(H[0] * params.Y, H[1] * params.Z), jax.lax.stop_gradient(
-            deviation(values)
-        ) * values
+    def derive(p, k):
+        along = jax.lax.stop_gradient(deviation(values(p, k))) * values(p, k)
+        return YZ(H[0] * p.Y, H[1] * p.Z), along
 
     descent = Descent(
         dynsim.adam(eta).astype("float64"),
         derive,
         lambda along: along @ along.T,
-        lambda params, k: (jnp.stack([params.Y[0, 0], params.Z[0, 0]]), None),
+        lambda params, k: (values(params, k), None),
         variance=lambda params, k: jax.tree.map(lambda x: deviation(x) ** 2, params),
     )
-    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
-    found = jax.jit(lambda: linear_noise.spread(descent, start, (steps,)))()
+    found = jax.jit(lambda: linear_noise.spread(descent, pair(START), (steps,)))()
     moved, want = np.asarray(found.values[0]) - START, p.mean(0) - START
     error = p.std(0) / runs**0.5
     # Noise in m and in v hang together, which takes 1/(4 t) off the drift of step t, 1 % of the
@@ -131,13 +125,13 @@ RATE = (schedules.linear(0.3, 40, 0.5), schedules.linear(0.2, 20, 0.1))
 WANE = 0.4
 
 
-def at(t: float) -> np.ndarray:
+def at(t):
     """Both rates of a flow. On a line, the rate of step k is that in the middle of the step."""
     k = t - 0.5
     return np.array([0.3 * (1 - k / 80), 0.2 * (1 - 0.9 * k / 20)])
 
 
-def stacked(state: Any) -> list[np.ndarray]:
+def stacked(state):
     """Weights and averages, each as a row of two numbers."""
     return [np.array([float(x.Y[0, 0]), float(x.Z[0, 0])]) for x in state]
 
@@ -145,14 +139,14 @@ def stacked(state: Any) -> list[np.ndarray]:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["adam", "matched-adam", "rmsprop", "matched-rmsprop"])
 @pytest.mark.more
-def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
+def test_a_flow_obeys_the_equations_that_its_module_states(kind):
     """With rates that fall by group and decoupled decay; averages are integrals over the past."""
     matched, of_adam = kind.startswith("matched"), kind.endswith("adam")
     options = {"b1": B1} if of_adam else {}
     make = dynsim.adam if of_adam else dynsim.rmsprop
     rates = dict(zip("YZ", RATE, strict=True))
     rule = make(rates, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
-    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
+    start = pair(START)
     driven = GroupedRule(rule.astype("float64").tabulated(20), of_layer(start))
     pose = flows_of(rule)[kind].pose
     posed = pose(lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
@@ -181,10 +175,7 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
     field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
     p, m, v = np.array([0.5, -0.9]), np.array([0.3, -0.2]), np.array([0.7, 0.4])
     held = [m, v] if of_adam else [v]
-    state = tuple(
-        YZ(*jnp.asarray(x / size)[:, None, None])
-        for x, size in zip([p, *held], [1.0, *scale], strict=True)
-    )
+    state = tuple(pair(x / size) for x, size in zip([p, *held], [1.0, *scale], strict=True))
     for t in (0.5, 1.5, 6.25):
         moved, *changes = stacked(field(jnp.asarray(t), state))
         if matched and t < 1:
@@ -205,14 +196,14 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> None:
+def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps():
     """With rates that fall by group and decoupled decay: step by step, then with averages as old as
     those of step 11 when half of it has passed."""
     options = {"b1": B1, "b2": B2, "eps": EPS, "decay": WANE, "decoupled": True}
     rule = (
         dynsim.adam(dict(zip("YZ", RATE, strict=True)), **options).astype("float64").tabulated(20)
     )
-    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
+    start = pair(START)
     by_hand = lambda task, p: YZ(*gradient(p.Y, p.Z))
     driven = GroupedRule(rule, of_layer(start))
     posed = flows_of(rule)["corrected-adam"].pose(by_hand, None, driven, start)
@@ -236,10 +227,7 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
     # An average of ones obeys the same equation.
     weights = 1 - decays ** (EXACT_STEPS + 1)
     for t in (10.25, 10.5, 13.75):
-        scaled = (
-            YZ(*jnp.asarray(p)[:, None, None]),
-            *(YZ(*jnp.asarray(x)[:, None, None]) for x in averages / size),
-        )
+        scaled = (pair(p), *map(pair, averages / size))
         moved, *changes = stacked(field(jnp.asarray(t), scaled))
         m_hat, v_hat = averages / (1 + (weights - 1) * np.exp(-slow * max(t - 10.5, -0.5)))
         drive = m_hat / (np.sqrt(v_hat) + EPS)
@@ -250,7 +238,7 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["plain", "heavy-ball", "matched"])
-def test_flows_of_signs_obey_their_equations(kind: str) -> None:
+def test_flows_of_signs_obey_their_equations(kind):
     """Down p_0^2 + p_1^2 / 2 + (p_0^4 + p_1^4) / 4, with a sign that is linear within eta |H|, of
     an average that begins at zero; the matched one waits for half a step."""
     mu, h = 0.8, np.array([2.0, 1.0])
@@ -259,11 +247,11 @@ def test_flows_of_signs_obey_their_equations(kind: str) -> None:
         dynsim.sign(dict(zip("YZ", RATE, strict=True)), **options).astype("float64").tabulated(20)
     )
     pull = lambda task, p: YZ(2 * p.Y + p.Y**3, p.Z + p.Z**3)
-    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
+    start = pair(START)
     posed = flows_of(rule)[kind].pose(pull, None, GroupedRule(rule, of_layer(start)), start)
     field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
     p, m = np.array([0.5, -0.9]), np.array([0.25, -0.9])
-    state = tuple(YZ(*jnp.asarray(x)[:, None, None]) for x in [p, m][: len(posed.state)])
+    state = tuple(map(pair, [p, m][: len(posed.state)]))
     G, width = h * p + p**3, h + 3 * p**2
     rate = -np.log(mu) if kind == "matched" else 1 - mu
     for t in (0.0, 0.3, 0.7, 3.25):

@@ -1,7 +1,6 @@
-"""Flows against gradient descent, which is the central claim, and against their gradients."""
+"""Corrected flows against descent, Theorem 1 against NumPy, and where the solvers' steps are."""
 
-import math
-import re
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,66 +8,34 @@ import numpy as np
 import pytest
 
 import dynsim
-import odes
+from dynsim import Status
 from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from odes import coefficients
 from odes.solver.flows import flow_of_rule
+from odes.solver.integrate import StepTime, integrate, integrate_ito, integrate_sde
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
 from odes.yz import population
-from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 TASK = dynsim.SynSmall().build()
 # One record, and two times where possible: compilation takes seconds.
 RECORD = ("loss", "z_top_distinct")
 
 
-def descend(optimizer: dynsim.Rule, steps: int, **options: object) -> dynsim.Trajectory:
-    infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
-    return simulate(TASK, optimizer, steps=steps, **infinite, **options)
-
-
-def distance(a: yz.YZ, b: yz.YZ) -> np.ndarray:
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return np.array([np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in pairs])
-
-
-@pytest.mark.parametrize(
-    ("mu", "flow"), [(0.0, "plain"), pytest.param(0.9, "rescaled", marks=pytest.mark.full)]
-)
-@pytest.mark.full("odes/test_problem.py::test_flows_are_descent_to_the_order_that_they_promise")
-def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> None:
-    errors = []
-    for refinement in (2, 8):
-        eta = (1 - mu) * 0.8 / refinement
-        optimizer = dynsim.sgd(eta, eta, momentum=mu) if mu else dynsim.sgd(eta, eta)
-        steps = 25 * refinement
-        discrete = descend(optimizer, steps, times=[steps], record=RECORD)
-        limit = population.solve(TASK, optimizer, np.array([0.0, steps]), flow=flow, record=RECORD)
-        errors.append(distance(discrete.params, limit.params))
-    # Two halvings at once.
-    order = np.log2(errors[0] / errors[1]) / 2
-    np.testing.assert_allclose(order, 1, atol=0.2)
-    assert (errors[-1] < 0.1).all()
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mu", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
-def test_corrected_flows_are_of_second_order(mu: float) -> None:
+def test_corrected_flows_are_of_second_order(mu):
     """Against descent in NumPy on p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, as the learning rate goes
     to zero at fixed mu: a wrong speed of the slow motion, or a start that leaves a wrong offset
     behind, is an error of first order."""
-
-    def gradient(x: float, y: float) -> tuple[float, float]:
-        return 2 * x + 2 * x * y + 4 * x**3, y + x**2
-
-    def field(task: None, p: yz.YZ) -> yz.YZ:
-        return yz.YZ(*gradient(p.Y, p.Z))
+    gradient = lambda x, y: (2 * x + 2 * x * y + 4 * x**3, y + x**2)
+    field = lambda task, p: yz.YZ(*gradient(p.Y, p.Z))
 
     @jax.jit
-    def flow(rule: dynsim.Rule, steps: jax.Array) -> yz.YZ:
+    def flow(rule, steps):
         start = yz.YZ(jnp.full((1, 1), 0.7), jnp.full((1, 1), -0.4))
         save, tolerances = lambda task, p, t: p.Y, Tolerances(1e-10, 1e-12)
         options = {"flow": "corrected", "save": save, "tolerances": tolerances}
@@ -81,31 +48,13 @@ def test_corrected_flows_are_of_second_order(mu: float) -> None:
         for _ in range(steps):
             v = mu * v + gradient(*p)
             p = p - rates * v
-        rule = dynsim.sgd(*rates.tolist(), momentum=mu) if mu else dynsim.sgd(*rates.tolist())
+        rule = dynsim.sgd(*rates.tolist(), **({"momentum": mu} if mu else {}))
         errors.append(np.ravel(jax.tree.leaves(flow(rule, jnp.array(float(steps))))) - p)
     # Two halvings at once; terms of third order change an order by 0.15 here.
     np.testing.assert_allclose(np.log2(np.divide(*np.abs(errors))) / 2, 2, atol=0.2)
 
 
-@pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")
-def test_momentum_readings_have_the_measured_values() -> None:
-    # The values of the theory notes (section 8), +- 0.003.
-    optimizer = dynsim.sgd(1.0, 1.0, momentum=0.9)
-    logit = lambda run: float(run["z_top_distinct"][-1, 0])
-    assert logit(descend(optimizer, 100, times=[100], record=RECORD)) == pytest.approx(
-        1.0054, abs=1e-4
-    )
-    # Equal steps of 2/3, where momentum takes 10, serve these digits.
-    with runge_kutta_instead():
-        for flow, value in (("heavy-ball", 1.028), ("matched", 1.007), ("rescaled", 0.601)):
-            times = np.linspace(0, 100, 6)
-            result = population.solve(TASK, optimizer, times, flow=flow, record=RECORD)
-            assert result.status == dynsim.Status.OK
-            assert logit(result) == pytest.approx(value, abs=0.003), flow
-
-
-@pytest.mark.usefixtures("x64")
-def test_theorem_1_inverts_the_gram_matrix() -> None:
+def test_theorem_1_inverts_the_gram_matrix():
     f = yz.normalise(jnp.asarray(np.random.default_rng(0).uniform(size=(4, 9))))
     gamma = jnp.array([0.5, 1.0, 2.0, 0.1])
     g = coefficients.backpropagated_gradient(f, gamma)
@@ -120,40 +69,11 @@ def test_theorem_1_inverts_the_gram_matrix() -> None:
     np.testing.assert_allclose(jnp.sum(f * g, 1), gamma, rtol=1e-10)
 
 
-@pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")  # whose eq10 has xi as well
-@pytest.mark.parametrize("convention", ["sgd", "paper"])
-def test_the_drift_of_eq10_is_theorem_1s(convention: str) -> None:
-    task, times = dynsim.SynMedium(1).build(), np.array([0, 10.0, 25.0])
-    record = ["speed", "xi", "overlap"]
-    got = attention.solve(task, dynsim.sgd(1.3, 0.7), times, convention=convention, record=record)
-    # xi is measured from the drift, and the speed is gamma of Lemma 6's decoder.
-    gram_xi = [np.diag(np.linalg.inv(G)) - 1 for G in got["overlap"]]
-    np.testing.assert_allclose(got["xi"], got["speed"] * gram_xi, rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.full("systems/test_yz.py::test_theories_through_the_solver")  # between steps as well
-def test_theories_return_the_start_at_step_zero_and_a_loop_is_a_vector() -> None:
-    optimizer = dynsim.sgd(0.5, 0.5, momentum=0.9)
-    times = np.array([0.0, 3.0, 17.5, 60.0])
-    record = (*RECORD, "speed")
-    together = population.solve(TASK, optimizer, times, record=record)
-    assert together["z_top_distinct"][0, 0] == 0
-    assert float(together["loss"][0]) == pytest.approx(np.log(34), rel=1e-12)
-    for i in (1, 2):
-        alone = population.solve(
-            TASK, optimizer, np.array([0.0, 1.0, 2.0, times[i]]), record=record
-        )
-        for name in record:
-            # Saved values come from the solver's fourth-order interpolant.
-            np.testing.assert_allclose(together[name][i], alone[name][-1], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.more
-def test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others() -> None:
+def test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others():
     times = np.array([0.0, 5.0, 100.0])
 
-    def run(eta: jax.Array) -> dynsim.Trajectory:
+    def run(eta):
         few = Tolerances(1e-8, 1e-10, max_steps=120)
         return population.solve(TASK, dynsim.sgd(eta, eta), times, tolerances=few, record=["loss"])
 
@@ -166,10 +86,10 @@ def test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others() -> None:
     np.testing.assert_allclose(batch["loss"][2], alone["loss"], rtol=1e-9)
 
 
-def test_float32_is_close_and_recorded_as_such() -> None:
+def test_float32_is_close_and_recorded_as_such():
     times = np.array([0.0, 10.0, 100.0])
     # In the same equal steps, so that rounding is all that differs.
-    with runge_kutta_instead():
+    with jax.enable_x64(False), runge_kutta_instead():
         wide, narrow = (
             attention.solve(TASK, dynsim.sgd(1.0, 1.0), times, dtype=dtype, record=RECORD)
             for dtype in ("float64", "float32")
@@ -182,59 +102,119 @@ def test_float32_is_close_and_recorded_as_such() -> None:
         np.testing.assert_allclose(narrow[name], wide[name], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "optimizer", "message"),
-    [
-        (
-            "plain",
-            dynsim.sgd(1.0, 1.0, momentum=0.9),
-            "flow = 'plain': does not describe optimizer = momentum",
-        ),
-        (
-            "matched",
-            dynsim.sgd(1.0, 1.0),
-            "does not describe optimizer = sgd; must be one of plain",
-        ),
-        ("eq10", dynsim.adam(1.0, 1.0), "optimizer = adam: Eq. 10 describes gradient descent only"),
-        ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain[-finite-t], "),
-    ],
-)
-def test_a_theory_that_does_not_apply_says_why(
-    name: str, optimizer: dynsim.Rule, message: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        odes.theories(dynsim.Layer(TASK))[name].check(dynsim.Layer(TASK), optimizer)
+KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [3, 2]), "must be increasing and >= 0"),
-        (lambda: population.solve(TASK, dynsim.sgd(1, 1), []), "non-empty list"),
-        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], flow="odd"), "flow = 'odd'"),
-        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], dtype="int8"), "dtype = 'int8'"),
-        (
-            lambda: attention.solve(TASK, dynsim.sgd(1, 1), [0, 1], convention="x"),
-            "convention = 'x'",
-        ),
-        (
-            lambda: population.solve(
-                TASK, dynsim.sgd(1, 1), [0, 1], dtype="float32", tolerances=Tolerances()
-            ),
-            "rtol = 1e-08: must be >= 1e-06 in float32",
-        ),
-        (
-            lambda: attention.solve(
-                dynsim.sequence_classes([[0.5, 0.5], [0.5, 0.5]], [0, 1]),
-                dynsim.sgd(1, 1),
-                [0, 1],
-            ),
-            "needs linearly independent P(l|n)",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
+def growing(max_steps):
+    """Of y' = y, as a function of the y at which it stops."""
+    return jax.jit(
+        lambda most: integrate(
+            lambda t, y, most: y, jnp.ones(()), jnp.array([0.0, 0.5, 1.2]), most,
+            save=lambda t, y, most: y, timescale=StepTime(),
+            tolerances=Tolerances(1e-9, 1e-12, max_steps), stop=lambda t, y, most: y > most,
+        )
+    )  # fmt: skip
+
+
 @pytest.mark.more
-def test_bad_input_is_named(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        call()
+def test_a_solve_that_ends_early_has_a_status():
+    solve = growing(2**10)
+    # It is 2 at ln 2 = 0.69.
+    whole, stopped = solve(4.0), solve(2.0)
+    np.testing.assert_allclose(whole.saved, np.exp([0, 0.5, 1.2]), rtol=1e-8)
+    np.testing.assert_allclose(stopped.saved, [1, np.exp(0.5), np.inf], rtol=1e-8)
+    assert (whole.status, whole.first_bad_step) == (Status.OK, -1)
+    assert (stopped.status, stopped.first_bad_step) == (Status.DIVERGED, 2)
+    short = growing(3)(4.0)
+    assert short.status == Status.MAX_STEPS
+    assert short.saved[2] == np.inf
+
+
+def solve(diffusion, times, *, num_steps, jump, begin=0.0, key=KEY):
+    """Of dy = t y dt + `diffusion` dB from 1, with a timescale that begins half a step late."""
+    return integrate_sde(
+        lambda t, y, args: args * t * y,
+        lambda t, y, args: diffusion * jnp.ones_like(y),
+        jnp.ones(()),
+        jnp.asarray(times),
+        jnp.asarray(1.0),
+        key,
+        save=lambda t, y, args: y,
+        timescale=StepTime(shift=0.5),
+        num_steps=num_steps,
+        jump=jump,
+        begin=begin,
+    )
+
+
+AT = (0, 0.3, 1.3, 2)
+steps_around = jax.jit(lambda jump: solve(0.0, AT, num_steps=5, jump=jump))
+
+
+@pytest.mark.parametrize(
+    ("jump", "grid"),
+    [
+        # Five steps of 1/2 from 0 to 5/2, but that the end nearest to the jump is there.
+        (9.0, [0, 0.5, 1, 1.5, 2, 2.5]),
+        (1.6, [0, 0.5, 1, 1.6, 2, 2.5]),
+        (0.2, [0, 0.5, 1, 1.5, 2, 2.5]),
+        (0.3, [0, 0.3, 1, 1.5, 2, 2.5]),
+        (2.2, [0, 0.5, 1, 1.5, 2.2, 2.5]),
+    ],
+)
+@pytest.mark.more
+def test_steps_are_equal_but_for_the_jump(jump, grid):
+    y = [1.0]
+    for t, after in itertools.pairwise(grid):
+        y.append(y[-1] * (1 + t * (after - t)))
+    times = np.array(AT)
+    found = steps_around(jump)
+    # Linear between the steps, at times of the timescale.
+    at = np.where(times > 0, times + 0.5, 0)
+    np.testing.assert_allclose(found.saved, np.interp(at, grid, y), rtol=1e-12)
+    np.testing.assert_allclose(found.final, y[-1], rtol=1e-12)
+    assert (found.status, found.first_bad_step) == (0, -1)
+
+
+@pytest.mark.more
+def test_it_may_begin_later_and_a_single_time_at_the_start_is_the_start():
+    run = lambda *times: solve(0.0, times, num_steps=2, jump=9.0, begin=1.0)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(run(1.0, 3.0).saved, [1, 2.5 * 3.5], rtol=1e-12)
+        found = run(1.0)
+    assert (found.saved, found.final) == (1, 1)
+
+
+def test_noise_of_a_step_has_the_variance_of_its_length():
+    """Of a step of 1/2, in which y does not grow, and one of 1, in which it does by a half."""
+    one = lambda key: solve(0.7, [1.0], num_steps=2, jump=0.5, key=key).final
+    found = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(KEY, 20_000)))
+    mean, variance = 1.5, 0.49 * (0.5 * 1.5**2 + 1)
+    assert abs(found.mean() - mean) < 5 * (variance / found.size) ** 0.5
+    assert found.var() == pytest.approx(variance, rel=5 * (2 / found.size) ** 0.5)
+
+
+def test_steps_of_splitting_are_those_of_its_stages():
+    """Three stages with nodes 0, 1/3 and 1/2 on either side of a kick, whatever the kick is."""
+    drift = lambda t, y: t * y - y**2
+    kick = lambda t, y: 0.1 * t**2 * y
+    grid, marks = np.array([0.2, 0.5, 1.3, 1.6, 2.5]), [0, 2, 4]
+    found, last = jax.jit(
+        lambda: integrate_ito(
+            drift, lambda t, y, dW: kick(t, y), jnp.asarray(0.7), jnp.asarray(grid), marks, KEY,
+            noises=2, save=lambda t, y: jnp.stack([t, y]),
+        )
+    )()  # fmt: skip
+
+    def flow(t, h, y):
+        first = y + h / 3 * drift(t, y)
+        second = y + h / 2 * drift(t + h / 3, first)
+        return y + h * drift(t + h / 2, second)
+
+    y, seen = 0.7, [0.7]
+    for t, h in zip(grid[:-1], np.diff(grid), strict=True):
+        y = flow(t, h / 2, y)
+        y = flow(t + h / 2, h / 2, y + kick(t + h / 2, y))
+        seen.append(y)
+    np.testing.assert_allclose(found, np.stack([grid, seen], axis=1)[marks], rtol=1e-12)
+    assert float(last) == found[-1, 1]

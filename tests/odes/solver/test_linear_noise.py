@@ -9,7 +9,7 @@ import pytest
 
 import dynsim
 from dynsim import schedules
-from dynsim.training.rule import Rule, of_layer
+from dynsim.training.rule import of_layer
 from dynsim.yz.model import YZ
 from odes.solver import linear_noise
 from odes.solver.linear_noise import Descent
@@ -27,7 +27,7 @@ RULES = {
 }
 
 
-def some(*shown: str) -> list:
+def some(*shown):
     """Rules with noise in their averages of squares or without; by default those `shown`."""
     cases = [*((name, False) for name in RULES), ("rmsprop", True), ("adam", True)]
     names = [f"{name} divided" if divided else name for name, divided in cases]
@@ -35,14 +35,12 @@ def some(*shown: str) -> list:
     return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
 
 
-def gradient(p: np.ndarray) -> np.ndarray:
+def gradient(p):
     """Of p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, which is not linear."""
     return np.array([2 * p[0] + 2 * p[0] * p[1] + 4 * p[0] ** 3, p[1] + p[0] ** 2])
 
 
-def path(
-    rule: Rule, noise: np.ndarray, divided: float = 0, added: np.ndarray | None = None
-) -> np.ndarray:
+def path(rule, noise, divided=0, added=None):
     """(7, 2) weights of descent with noise (6, 2), by the textbook rules; with a
     share `divided` of the variance of the noise in averages of squares, and what is `added`."""
     falls = np.array([each.length == 8 for each in rule.schedules.values()])
@@ -71,52 +69,42 @@ def path(
     return np.array(found)
 
 
-def reached(rule: Rule, noise: np.ndarray, divided: float = 0) -> np.ndarray:
+def reached(rule, noise, divided=0):
     """(S, 2) two observables at `TIMES`."""
     p = path(rule, noise, divided)[list(TIMES)]
     return np.stack([p[:, 0] + p[:, 1], p[:, 0] ** 2], axis=1)
 
 
-def factors(rule: Rule, divided: float = 0) -> list[np.ndarray]:
+def factors(rule, divided=0):
     """Root of the covariance at each step of descent without noise."""
     return [np.diag([1.0, 2 + p[0]]) for p in path(rule, np.zeros((TIMES[-1], 2)), divided)[:-1]]
 
 
-def descent(rule: Rule, divided: bool = False) -> Descent:
-    def derive(params: YZ, k: jax.Array) -> tuple[YZ, jax.Array]:
+def descent(rule, divided=False):
+    def derive(params, k):
         x, y = params.Y[0, 0], params.Z[0, 0]
         slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
-        return YZ(*(s[None, None] for s in slope)), root(params)
-
-    def root(params: YZ) -> jax.Array:
         # What is derived along lambda: F^T (p . lambda) has the derivative F^T lambda at fixed F.
-        scale = jax.lax.stop_gradient(jnp.stack([jnp.ones(()), 2 + params.Y[0, 0]]))
-        return scale * jnp.stack([params.Y[0, 0], params.Z[0, 0]])
+        scale = jax.lax.stop_gradient(jnp.stack([jnp.ones(()), 2 + x]))
+        return YZ(*(s[None, None] for s in slope)), scale * jnp.stack([x, y])
 
-    def observe(params: YZ, k: jax.Array) -> tuple[jax.Array, None]:
+    def observe(params, k):
         x, y = params.Y[0, 0], params.Z[0, 0]
         return jnp.stack([x + y, x**2]), None
 
-    noise = lambda along: along @ along.T
     variance = lambda p, k: YZ(jnp.ones_like(p.Y), (2 + p.Y) ** 2)
-    return Descent(
-        rule,
-        derive,
-        noise,
-        observe,
-        groups=of_layer(start()),
-        variance=variance if divided else None,
-    )
+    options = {"groups": of_layer(start()), "variance": variance if divided else None}
+    return Descent(rule, derive, lambda along: along @ along.T, observe, **options)
 
 
-def start() -> YZ:
+def start():
     return YZ(jnp.asarray(START[:1, None]), jnp.asarray(START[1:, None]))
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "divided"), some("nesterov", "rmsprop", "adam divided"))
 @pytest.mark.more
-def test_covariance_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
+def test_covariance_is_that_of_perturbation_theory(name, divided):
     rule, h = RULES[name].astype("float64"), 1e-5
     found = jax.jit(lambda: linear_noise.spread(descent(rule, divided), start(), TIMES))()
     quiet = np.zeros((TIMES[-1], 2))
@@ -134,7 +122,7 @@ def test_covariance_is_that_of_perturbation_theory(name: str, divided: bool) -> 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.more
-def test_squares_of_the_noise_scatter_too() -> None:
+def test_squares_of_the_noise_scatter_too():
     rule, h, size = RULES["adam"].astype("float64"), 1e-5, np.array([0.7, 1.9])
     along = lambda params, k, mu: jnp.stack([mu.Y[:, 0, 0], mu.Z[:, 0, 0]]).T @ np.diag(size)
     squares = lambda params, k, mu: along(params, k, mu) @ along(params, k, mu).T
@@ -152,7 +140,7 @@ def test_squares_of_the_noise_scatter_too() -> None:
     np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-12)
 
 
-def sample(params: YZ, key: jax.Array) -> YZ:
+def sample(params, key):
     one, other = jax.random.normal(key, (2,))
     return YZ(one[None, None], (other * (2 + params.Y[0, 0]))[None, None])
 
@@ -160,7 +148,7 @@ def sample(params: YZ, key: jax.Array) -> YZ:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "divided"), some("momentum", "adam", "rmsprop divided"))
 @pytest.mark.more
-def test_drift_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
+def test_drift_is_that_of_perturbation_theory(name, divided):
     rule, h = RULES[name].astype("float64"), 1e-3
     found = jax.jit(
         lambda key: linear_noise.drift(descent(rule, divided), sample, start(), TIMES, key, 4096)
@@ -183,28 +171,17 @@ def test_drift_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_weights() -> None:
+def test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_weights():
     # x <- x - eta (x + a x s xi): what has j factors xi is uncorrelated with what has others, and
     # has a share of (eta a s)^(2 j) of the variance of x.
-    eta, a, start, steps = 0.2, 0.5, 1.5, 8
-    want = math.comb(steps, 2) * (eta * a) ** 4 * (1 - eta) ** (2 * steps - 4) * start**2
-    still = jnp.zeros((1, 1))
-    given = Descent(
-        dynsim.sgd(eta).astype("float64"),
-        lambda params, k: (params, None),
-        lambda along: along,
-        lambda params, k: (params.Y[0], None),
-    )
-    found = jax.jit(
-        lambda key: linear_noise.drift(
-            given,
-            lambda params, key: YZ(a * params.Y * jax.random.normal(key), still),
-            YZ(jnp.full((1, 1), start), still),
-            (steps,),
-            key,
-            2**17,
-            covariance=True,
-        )
-    )(jax.random.key(0))
+    eta, a, first, steps = 0.2, 0.5, 1.5, 8
+    want = math.comb(steps, 2) * (eta * a) ** 4 * (1 - eta) ** (2 * steps - 4) * first**2
+    still, rule = jnp.zeros((1, 1)), dynsim.sgd(eta).astype("float64")
+    observe = lambda params, k: (params.Y[0], None)
+    given = Descent(rule, lambda params, k: (params, None), lambda along: along, observe)
+    noise = lambda params, key: YZ(a * params.Y * jax.random.normal(key), still)
+    at, times = YZ(jnp.full((1, 1), first), still), (steps,)
+    run = lambda key: linear_noise.drift(given, noise, at, times, key, 2**17, covariance=True)
+    found = jax.jit(run)(jax.random.key(0))
     # The product of two normal numbers has a kurtosis of 9: the draws leave an error of 0.8 %.
     np.testing.assert_allclose(found.covariance[0, 0, 0], want, rtol=0.03)

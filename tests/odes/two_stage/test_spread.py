@@ -1,7 +1,8 @@
-"""Spread over seeds and noise of minibatches: closed forms, and prompts one by one in NumPy."""
+"""Standard deviation over seeds, and finite length: prompts and tokens one by one in NumPy."""
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,78 +11,19 @@ import pytest
 
 from dynsim import schedules
 from dynsim.two_stage.annealing import Annealed, Annealing
-from dynsim.two_stage.task import Prompts
-from odes.two_stage import field
-from odes.two_stage.loss import EPS, ReducedState, Rule, block_sizes, losses
+from dynsim.two_stage.model import PQ, data_loss
+from dynsim.two_stage.task import Prompts, sample_prompts
+from odes.two_stage import field, finite_length
+from odes.two_stage.loss import ReducedState, Rule, losses
 from odes.two_stage.sde import Seed, Signal, _seed_drift, _seed_noise, solve_seed
-from odes.two_stage.thresholds import _moments, gradient_variance
+from odes.two_stage.thresholds import gradient_variance
 from tests.systems.two_stage import RULE, Components
 
 pytestmark = pytest.mark.usefixtures("x64")
 START = (0.3, 0.6, 0.03, 0.03, 0.04, 0.015, 0.01)
 
 
-@pytest.mark.more
-def test_spread_where_the_loss_is_a_weight_decay() -> None:
-    """Without P, for hardly any zeta and small outputs the loss is log 2 + Var/8 of N_V, the same
-    pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of
-    squared losses there are closed forms at rest, and W is noise alone."""
-    d, decay, num_test, num, steps = 6, 0.4, 50, 800, 60
-    task = Prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6, tau_0=1e-3)
-    rule = Annealed(0.05, 0.05, decay, tau=1e-3).build()
-    rule = dataclasses.replace(rule, eta=schedules.steps(0.05, (10, 170), (1, 1)))
-    optimizer = Annealing.of(rule)
-    run = lambda key: solve_seed(
-        task,
-        rule,
-        [0, 170.0],
-        key,
-        num_test=num_test,
-        rule=Rule(1, 1, 2, 2),
-        num_steps=steps,
-        record=("K2", "V_trace", "W_trace", "state"),
-    )
-    found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(1), num))
-    assert found.ok.all()
-    state = np.asarray(found["state"])
-    sizes = np.array(jax.tree.leaves(block_sizes(d)))
-    c = 3.0**4 * task.kappa / (8 * 5)
-    noise = 0.05 * optimizer.noise**2
-
-    def check_variance(values: np.ndarray, want: float, size: float = np.inf) -> None:
-        # Four standard errors, for chi squared of `size`.
-        np.testing.assert_allclose(values.var(), want, rtol=4 * ((2 + 12 / size) / num) ** 0.5)
-
-    # A block is a chi squared of its size at the start and at rest; a and b are single weights. At
-    # rest Euler's step h adds the share x h / (2 - x h) to a variance that decays at the rate x.
-    h = 8.5 / steps
-    v, v_free = noise / (2 * (c + decay)), noise / (2 * decay)
-    for place, size in enumerate(sizes):
-        pull = c + decay if place == 6 else decay
-        start, end = state[:, :, place].T
-        if size == 1:
-            check_variance(start, task.tau_0**2)
-            check_variance(end, v_free / (1 - decay * h / 2))
-            continue
-        few = 4 * (2 / size / num) ** 0.5
-        np.testing.assert_allclose(start.mean(), task.tau_0**2, rtol=few)
-        check_variance(start, 2 * task.tau_0**4 / size, size)
-        if place in (3, 6):
-            rest = noise / (2 * pull)
-            np.testing.assert_allclose(end.mean(), rest, rtol=few)
-            check_variance(end, 2 * rest**2 / size / (1 - pull * h), size)
-    # The signal of the noise: x = -c v / (c + 2 lambda), s = -c x / lambda.
-    check_variance(found["V_trace"][:, 1], (d - 1) * c**2 * v / ((c + 2 * decay) * decay), d - 1)
-    assert np.abs(found["W_trace"]).max() < 1e-4
-    # Diagonals have d - 1 other entries, at the start with nothing but what roots have at zero.
-    zero = np.stack([found["W_trace"][:, 0], found["V_trace"][:, 0]])
-    np.testing.assert_allclose(zero.var(), (d - 1) * EPS, rtol=4 * (2 / zero.size) ** 0.5)
-    # l has the variance of the output over 4, up to O(output^4).
-    var = task.kappa / task.length * 3.0**4 * (d - 1) ** 2 * v / 2
-    check_variance(found["K2"][:, 1], var / 4 / num_test, d - 1)
-
-
-def test_signals_of_a_seed_move_as_their_equations_say() -> None:
+def test_signals_of_a_seed_move_as_their_equations_say():
     """With c = (2/n) dLoss/dv of the blocks of other entries, by differences on grids."""
     task, start = Prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9), np.array(START)
     rule, steps = Annealed(tau=0.15), np.diag(1e-4 * np.array(START))
@@ -110,7 +52,7 @@ def test_signals_of_a_seed_move_as_their_equations_say() -> None:
 
 
 @pytest.mark.more
-def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
+def test_what_a_seed_measures_is_drawn_about_its_state():
     """Losses with the variance of that of a prompt over their number, and traces. Without noise an
     entry R is its signal and its start, which decays as e = exp(-lambda t): a - e a(0), and for the
     others sqrt(v) - e sqrt(v(0)) times the normal numbers of the starts."""
@@ -127,7 +69,7 @@ def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
     # All at first; states are the same for every number of prompts.
     state = np.moveaxis(np.asarray(found["state"])[0], 0, -1)
 
-    def moments(state: jax.Array) -> tuple[tuple[jax.Array, ...], ...]:
+    def moments(state):
         of = functools.partial(losses, ReducedState(*state), task, rule=nodes)
         return tuple(tuple(getattr(of(power=n), name) for name in names) for n in (1, 2))
 
@@ -139,6 +81,11 @@ def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
         np.testing.assert_allclose(every, 0, atol=5e-6)
         drawn.append(one / np.sqrt(square[i] - mean[i] ** 2))
         np.testing.assert_allclose(many * 50**0.5, one, rtol=1e-6)
+    # At the start a block has the mean square of so many normal numbers.
+    for size, block in zip([4, 20, 4, 4, 16], state[0, 2:], strict=True):
+        np.testing.assert_allclose(block.mean(), 0.2**2, rtol=4 * (2 / size / 64) ** 0.5)
+        spread = 4 * ((2 + 12 / size) / 64) ** 0.5
+        np.testing.assert_allclose(block.var(), 2 * 0.2**4 / size, rtol=spread)
     left = np.exp([0, -0.2, -0.6])[:, None]
     for name, one, block in (("W_trace", 0, 3), ("V_trace", 1, 6)):
         own = state[:, one] - left * state[0, one]
@@ -156,7 +103,7 @@ def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
     assert np.abs(np.corrcoef(drawn) - np.eye(5)).max() < 4 / 8
 
 
-def gradients(a: float, b: float, v: float, num: int, rng: np.random.Generator) -> np.ndarray:
+def gradients(a, b, v, num, rng):
     """(2, num) gradients by a and by b of the default task: of queries with y = 1 in P, and with
     y = -1 in Q, of which nothing else has any; each token of their contexts by its score."""
     d, r, L = 32, 1.4, 129
@@ -181,7 +128,7 @@ def gradients(a: float, b: float, v: float, num: int, rng: np.random.Generator) 
 
 # Weights on their way, and those of the default preset at the start.
 @pytest.mark.parametrize(("a", "b", "v"), [(0.7, 0.9, 0.015), (0.0, 0.25, 0.25**2)])
-def test_variance_of_the_gradient_against_tokens_one_by_one(a: float, b: float, v: float) -> None:
+def test_variance_of_the_gradient_against_tokens_one_by_one(a, b, v):
     rng = np.random.default_rng(3)
     of_P, of_Q = np.concatenate([gradients(a, b, v, 1000, rng) for _ in range(40)], axis=1)
     found = gradient_variance(ReducedState(a, b, *(5 * (v,))), Prompts(32, 129))
@@ -192,16 +139,47 @@ def test_variance_of_the_gradient_against_tokens_one_by_one(a: float, b: float, 
         np.testing.assert_allclose(got, square.mean(), rtol=theory, atol=3 * error)
 
 
-def test_moments_of_the_gradient_are_those_of_two_joint_normals() -> None:
-    """E[-sigmoid(-M) S] and E[sigmoid(-M)^2 S^2], on a grid over what M and S have in common; of S
-    something is left that M does not know."""
-    margin, slope, variance = (0.3, 1.2), (-0.4, 0.8), 1.5
-    f = np.linspace(-9, 9, 20001)
-    density = np.exp(-(f**2) / 2) / (2 * np.pi) ** 0.5 * (f[1] - f[0])
-    gate = 1 / (1 + np.exp(margin[0] + margin[1] * f))
-    along = slope[0] + slope[1] * f
-    want = -density @ (gate * along), density @ (gate**2 * (along**2 + variance - slope[1] ** 2))
-    pair = lambda numbers: tuple(jnp.array([number]) for number in numbers)
-    found = _moments(pair(margin), pair(slope), np.array([variance]), np.ones(1), Rule(f=64))
-    # 64 nodes of a function with poles at a distance of pi / 1.2.
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+TASK = Prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4)
+
+
+@pytest.mark.parametrize("component", ["P", "Q"])
+def test_outputs_have_the_moments_of_their_tokens(component):
+    """Six tokens of seven places, drawn one by one, and drawn contexts."""
+    num, score, across, rng = 200_000, np.array([0.7]), np.array([0.5]), np.random.default_rng(0)
+    label, side = rng.choice([-1.0, 1.0], size=(2, num))
+    margin, noise = rng.normal(size=(2, num))
+    signal = label * (0.8 + 0.6 * abs(margin))
+    signal = signal if component == "P" else np.where(label > 0, 0, 1.4 * side)
+    token = label * np.maximum(signal * score + across * noise, 0)
+    mean, deviation = finite_length.output_moments(TASK, score, across, component)
+    # Four standard errors of the mean, and of the deviation at a kurtosis of 5.
+    np.testing.assert_allclose(mean, 6 / 7 * token.mean(), atol=4 * token.std() / num**0.5)
+    np.testing.assert_allclose(deviation, np.sqrt(6 * token.var()) / 7, rtol=0.01)
+    many = (np.repeat(each, num) for each in (score, across))
+    found = finite_length.sample_outputs(TASK, *many, component, rng)
+    np.testing.assert_allclose(found.mean(), mean, atol=4 * found.std() / num**0.5)
+    np.testing.assert_allclose(found.std(), deviation, rtol=4 / num**0.5)
+
+
+def test_sampled_weights_have_the_numbers_of_their_state():
+    d, numbers = 400, np.array([1.3, -0.7, *np.arange(3, 8) / 20])
+    U = ReducedState(*numbers).sample(d, np.random.default_rng(0))
+    found = jax.tree.leaves(ReducedState.from_weights(U.W, U.V))
+    # Four standard errors of a mean of d - 1 squares.
+    np.testing.assert_allclose(found, numbers, rtol=4 * math.sqrt(2 / (d - 1)))
+
+
+def test_variances_of_gradients_are_those_of_single_prompts():
+    """The same prompts, one by one, in chunks of 256; of 600 prompts those of whole chunks."""
+    task, rng = Prompts(3, 5), np.random.default_rng(0)
+    U = PQ(*rng.normal(size=(2, 3, 3)).astype(np.float32))
+    one = jax.grad(lambda U, prompt: data_loss(U, task.coupling, prompt))
+    alone = lambda prompt: one(U, jax.tree.map(lambda leaf: leaf[None], prompt))
+    chunks = [sample_prompts(task, key, 256) for key in jax.random.split(jax.random.key(1), 2)]
+    each = [jax.tree.leaves(jax.jit(jax.vmap(alone))(drawn)) for drawn in chunks]
+    W, V = (np.concatenate(part).var(axis=0) for part in zip(*each, strict=True))
+    want = [W[0, 0], V[0, 0], W[0, 1:].mean(), W[1:].mean()]
+    want += [V[0, 1:].mean(), V[1:, 0].mean(), V[1:, 1:].mean()]
+    # float32 gradients of one, and many squared.
+    found = jax.tree.leaves(finite_length.gradient_variances(task, U, 600))
+    np.testing.assert_allclose(found, want, rtol=1e-4)

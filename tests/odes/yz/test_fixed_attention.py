@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 
 import dynsim
-import odes
 from dynsim.yz import observables
 from odes import coefficients, decoder
 from odes.decoder import h_star
-from odes.run import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, population
-from tests.systems.layers import initial_weights, simulate
+from tests.systems.layers import simulate
 
 # Three classes without a token in common, of unequal prior: the plain update is Lemma 3's.
 APART = dynsim.sequence_classes(
@@ -25,7 +22,7 @@ APART = dynsim.sequence_classes(
 )
 
 
-def h_by_hand(eta: float, M: int, visits: int, mu: float = 0.0) -> np.ndarray:
+def h_by_hand(eta, M, visits, mu=0.0):
     found, velocity = [0.0], 0.0
     for _ in range(visits):
         velocity = mu * velocity + 1 / ((M - 1) + math.exp(M * found[-1]))
@@ -34,7 +31,7 @@ def h_by_hand(eta: float, M: int, visits: int, mu: float = 0.0) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_drift_of_eq_10_is_written_out_for_two_queries() -> None:
+def test_the_drift_of_eq_10_is_written_out_for_two_queries():
     """g_n = gamma_n (F F^T)^-1 F, and xi_n = gamma_n ((F F^T)^-1_nn - 1), by NumPy."""
     rng = np.random.default_rng(0)
     f = rng.random((3, 5))
@@ -50,7 +47,7 @@ def test_the_drift_of_eq_10_is_written_out_for_two_queries() -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mu", [0.0, 0.9])
-def test_lemma_5_is_its_recursion_for_every_rate_at_once(mu: float) -> None:
+def test_lemma_5_is_its_recursion_for_every_rate_at_once(mu):
     rates = np.array([0.1, 2.0])
     found = jax.jit(h_star, static_argnums=2)(rates, 50, 80, mu)
     assert found.shape == (81, 2)
@@ -61,7 +58,7 @@ def test_lemma_5_is_its_recursion_for_every_rate_at_once(mu: float) -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("M", "rates"), [(50, (0.1, 0.5, 2.0)), (1000, (0.2, 1.0, 4.0))])
-def test_lemma_7_bounds_the_discrete_decoder(M: int, rates: tuple[float, ...]) -> None:
+def test_lemma_7_bounds_the_discrete_decoder(M, rates):
     eta = np.array(rates)
     visits = np.arange(20001)[:, None]
     closed = decoder.h(visits, eta[None], M)
@@ -73,7 +70,7 @@ def test_lemma_7_bounds_the_discrete_decoder(M: int, rates: tuple[float, ...]) -
     assert (difference[-1] < 0.02 * difference.max(axis=0)).all()
 
 
-def test_a_first_step_of_any_size_is_finite(jax_precision: bool) -> None:
+def test_a_first_step_of_any_size_is_finite(jax_precision):
     value, slope = jax.value_and_grad(lambda eta: h_star(eta, 50, 3)[-1])(1e5)
     # The first step, eta / M, saturates the softmax, so the others add nothing.
     np.testing.assert_allclose([value, slope], [1e5 / 50, 1 / 50], rtol=1e-6)
@@ -88,9 +85,7 @@ def test_a_first_step_of_any_size_is_finite(jax_precision: bool) -> None:
     ],
     ids=["sgd", "momentum"],
 )
-def test_discrete_decoder_is_descent_where_classes_share_nothing(
-    optimizer: dynsim.Rule,
-) -> None:
+def test_discrete_decoder_is_descent_where_classes_share_nothing(optimizer):
     times = np.array([0, 1, 2, 5, 20, 60])
     record = ("loss", "speed", "accuracy", "attention")
     found = fixed_attention.solve(APART, optimizer, times, decoder="discrete", record=record)
@@ -112,8 +107,8 @@ def test_discrete_decoder_is_descent_where_classes_share_nothing(
     assert (found.status, found.first_bad_step) == (dynsim.Status.OK, -1)
 
 
-def test_closed_form_is_the_limit_of_small_steps() -> None:
-    def difference(eta: float) -> float:
+def test_closed_form_is_the_limit_of_small_steps():
+    def difference(eta):
         times = np.array([8.0]) / eta
         found = [
             fixed_attention.solve(
@@ -128,34 +123,8 @@ def test_closed_form_is_the_limit_of_small_steps() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.02)
 
 
-@pytest.mark.full("test_finite_m_is_the_layer_with_the_decoder_of_the_theory")
-def test_times_between_steps_and_random_starts() -> None:
-    start = initial_weights(APART, "uniform", jax.random.key(0))
-    run = lambda times, **options: fixed_attention.solve(
-        APART, dynsim.sgd(1.0, 1.0), times, init=start, record=("attention", "loss"), **options
-    )
-    discrete = run([3.0, 3.9, 4.0], decoder="discrete")
-    assert discrete["loss"][0] == discrete["loss"][1] > discrete["loss"][2]
-    want = observables.measure(APART, start).c
-    np.testing.assert_allclose(discrete["attention"][2], want, rtol=1e-6)
-    np.testing.assert_allclose(run([4.0])["attention"][0], want, rtol=1e-6)
-
-
-def test_default_precision_is_float64_and_values_do_not_recompile(jax_precision: bool) -> None:
-    run = lambda eta, dtype="float64": fixed_attention.solve(
-        APART, dynsim.sgd(eta, eta), [0, 9], decoder="discrete", dtype=dtype, record=("loss",)
-    )["loss"]
-    assert run(1.0).dtype == np.float64
-    size = _compiled._cached._cache_size()
-    run(2)
-    assert _compiled._cached._cache_size() == size
-    narrow = run(1.0, "float32")
-    assert narrow.dtype == np.float32
-    np.testing.assert_allclose(narrow, run(1.0), rtol=1e-6)
-
-
 @pytest.mark.usefixtures("x64")
-def test_a_rate_that_is_not_finite_is_a_status() -> None:
+def test_a_rate_that_is_not_finite_is_a_status():
     run = lambda eta: fixed_attention.solve(
         APART, dynsim.sgd(eta, 1.0), [0.0, 1.0, 2.5], record="loss"
     )
@@ -164,25 +133,7 @@ def test_a_rate_that_is_not_finite_is_a_status() -> None:
     np.testing.assert_array_equal(result.first_bad_step, [-1, 0])
 
 
-@pytest.mark.usefixtures("x64")
-def test_stages_of_gamma_are_its_limits() -> None:
-    M, eta = 1000.0, 0.5
-    share = ((M - 1) / M) ** 2
-    s = np.array([1e-9, 1e-7])
-    # The next term of gamma is of relative size M eta s.
-    np.testing.assert_allclose(decoder.gamma(s, eta, M), share * eta * s, rtol=1e-4)
-    s = np.array([1e12, 1e15])
-    # The next terms are ln(A)/A relative for A = M eta s / ((M-1) ln), here below 1e-9.
-    decaying = np.log(M * eta * s) / (eta * s)
-    np.testing.assert_allclose(decoder.gamma(s, eta, M), share * decaying, rtol=1e-9)
-    # Between the two stages, gamma stays below the first.
-    s = np.geomspace(1e-3, 1e6, 200)
-    gamma = decoder.gamma(s, eta, M)
-    assert (gamma < eta * s).all()
-    np.testing.assert_allclose(gamma, decoder.speed(decoder.h(s, eta, M), M), rtol=1e-15)
-
-
-def random_layer(K: int, M: int) -> tuple[dynsim.SequenceClasses, jnp.ndarray, jnp.ndarray]:
+def random_layer(K, M):
     """Overlapping classes, random logits, unequal h."""
     rng = np.random.default_rng(K)
     task = dynsim.sequence_classes(rng.dirichlet(np.ones(M), K), np.arange(K) % 2)
@@ -190,7 +141,7 @@ def random_layer(K: int, M: int) -> tuple[dynsim.SequenceClasses, jnp.ndarray, j
 
 
 @pytest.mark.usefixtures("x64")
-def test_finite_m_is_the_layer_with_the_decoder_of_the_theory() -> None:
+def test_finite_m_is_the_layer_with_the_decoder_of_the_theory():
     task, Z, h = random_layer(5, 12)
     c = np.asarray(task.probs) * np.exp(np.asarray(Z)[np.asarray(task.query_index)])
     F = c / np.linalg.norm(c, axis=1, keepdims=True)
@@ -222,7 +173,7 @@ def test_finite_m_is_the_layer_with_the_decoder_of_the_theory() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_terms_of_finite_m_vanish_with_m() -> None:
+def test_terms_of_finite_m_vanish_with_m():
     f = population.predict(*random_layer(4, 10)).f
     errors = []
     for M in (10**3, 10**6):
@@ -238,7 +189,7 @@ def test_terms_of_finite_m_vanish_with_m() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 1000, rtol=0.02)
 
 
-def test_remark_1_rho_is_the_mean_over_pairs() -> None:
+def test_remark_1_rho_is_the_mean_over_pairs():
     f = np.asarray(random_layer(4, 10)[0].probs)
     unit = f / np.linalg.norm(f, axis=1, keepdims=True)
     pairs = [unit[a] @ unit[b] for a in range(4) for b in range(4) if a != b]
@@ -248,53 +199,7 @@ def test_remark_1_rho_is_the_mean_over_pairs() -> None:
     assert attention.mean_overlap(jnp.ones((1, 1))) == 0
 
 
-@pytest.mark.parametrize(
-    ("task", "optimizer", "options", "message"),
-    [
-        (APART, dynsim.adam(1.0, 1.0), {}, "optimizer = adam: the decoder at fixed attention"),
-        (APART, dynsim.sgd(1.0, 1.0), {"decoder": "exact"}, "decoder = 'exact'"),
-        (
-            dynsim.sequence_classes([[0.5, 0.5], [0.5, 0.5]], [0, 0]),
-            dynsim.sgd(1.0, 1.0),
-            {},
-            "needs linearly independent P(l|n)",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_bad_input_is_named(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Rule, options: dict, message: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        fixed_attention.solve(task, optimizer, [0.0, 1.0], **options)
-
-
-def test_the_growth_bound_is_not_known_here() -> None:
-    with pytest.raises(ValueError, match="record = 'B': only the Eq"):
-        fixed_attention.solve(APART, dynsim.sgd(1.0, 1.0), [0.0], record=("B",))
-
-
-def test_variants_are_registered_but_not_run_by_default() -> None:
-    task = dynsim.Layer(dynsim.Syn(1, 3, num_common=1), np.inf)
-    optimizer, whole = dynsim.sgd(1.0, 1.0), {"flow", "central"}
-    added = {"corrected", "symmetric", "lemma3", "eq10-finite-m", "eq10-remark-1"}
-    added |= {"theorem4", "fixed_attention", "fixed_attention-discrete"}
-    usual, every = (set(odes.applicable(task, optimizer, v)) for v in (False, True))
-    assert every - usual == added | whole
-    adam = dynsim.adam(1.0, 1.0)
-    described = {"adam", "matched-adam", "corrected-adam", "symmetric"}
-    assert set(odes.applicable(task, adam, True)) - whole == described
-    for name in added:
-        odes.theories(task)[name].check(task, optimizer)
-    for name in added - {"symmetric"}:
-        with pytest.raises(ValueError, match=f"theory '{name}' does not apply: .*optimizer = adam"):
-            odes.theories(task)[name].check(task, adam)
-    for name in ("fixed_attention", "fixed_attention-discrete"):
-        result = odes.theories(task)[name].solve(task, optimizer, [0.0, 3.0], dtype="float32")
-        assert set(result.observables) == set(observables.DEFAULT_RECORD)
-
-
-def test_large_vocabularies_do_not_overflow_32_bits(jax_precision: bool) -> None:
+def test_large_vocabularies_do_not_overflow_32_bits(jax_precision):
     # References in float64 NumPy and SciPy; (M - 1)^2 = 10^12 is beyond a 32-bit integer.
     M, h = 10**6, 1e-6
     np.testing.assert_allclose(decoder.speed(h, M), 0.9999962817256, rtol=1e-6)

@@ -5,8 +5,6 @@ The loop of the solver is the same for all of them and takes ten seconds to comp
 of as many of its steps.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def by_euler() -> Iterator[None]:
+def by_euler():
     differentiated.cache_clear()
     with euler_instead():
         yield
@@ -37,21 +35,18 @@ CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.more
-def test_reverse_mode_is_central_differences(name: str) -> None:
+def test_reverse_mode_is_central_differences(name):
     check(name, differentiated(name))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_theory_returns_a_trajectory_from_the_start(name: str) -> None:
+def test_a_theory_returns_a_trajectory_from_the_start(name):
     task, result = task_for(name), differentiated(name).result
     assert isinstance(result, dynsim.Trajectory)
-    assert result.source == name
-    assert (result.status, result.first_bad_step) == (dynsim.Status.OK, -1)
+    assert (result.source, result.status, result.first_bad_step) == (name, dynsim.Status.OK, -1)
     assert result.times[0] == 0
-    assert {key: value.shape for key, value in result.observables.items()} == {
-        "loss": (2,),
-        "entropy": (2,),
-    }
+    shapes = {key: value.shape for key, value in result.observables.items()}
+    assert shapes == {"loss": (2,), "entropy": (2,)}
     # Zero logits, and attention in proportion to the probabilities.
     np.testing.assert_allclose(result["loss"][0], np.log(task.M), rtol=1e-14)
     own = np.asarray(task.probs)[0][np.asarray(task.distinct())[0]]
