@@ -80,7 +80,7 @@ def draw(
     alone = np.unique(first["region"], return_counts=True)[1].max() / first["region"].size
     percent = lambda share: f"{100 * share:.1f} %"  # noqa: E731
     words = [
-        f"{config.title(each.name)}: right at {percent(each.agreement.right)} of the points"
+        f"{config.title(each.name)}: right at {percent(each.agreement.right)}"
         for each in told[: len(others)]
     ] or [
         f"{each.line.text}: right at {percent(each.agreement.right)}"
@@ -90,7 +90,9 @@ def draw(
     words += [f"the most common region alone: {percent(alone)}"] if words else []
     text = textwrap.fill("; ".join(words), 80)
     figure.legend(handles=keys, loc="outside lower center", ncols=2, frameon=False, title=text)
-    ax.set_title(textwrap.fill(described(config.run, config.axes()), 54))
+    # Without a break inside of "batch = 128".
+    title = described(config.run, config.axes()).replace(" = ", "\u00a0=\u00a0")
+    ax.set_title(textwrap.fill(title, 54))
     return figure
 
 
