@@ -1,7 +1,5 @@
 """Figures of JoMA: the paper's recursion, and errors of Theorem 1 on runs that are known."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -11,10 +9,10 @@ import dynsim
 from dynsim import Trajectory
 from papers import joma
 from papers.joma import figure, invariant
-from tests.papers import made_up
+from tests.papers import made
 
 
-def runs(loss: list[list[float]], **arrays: np.ndarray) -> xr.Dataset:
+def runs(loss, **arrays):
     """Two seeds with these losses over time, and further arrays over seed, time, query and token,
     or without queries."""
     dims = {3: ("seed", "time", "token"), 4: ("seed", "time", "query", "token")}
@@ -23,14 +21,14 @@ def runs(loss: list[list[float]], **arrays: np.ndarray) -> xr.Dataset:
     return xr.Dataset({"loss": (("seed", "time"), np.array(loss)), **data}, coords)
 
 
-def over_time(values: list[float], ndim: int = 3, tokens: int = 1) -> np.ndarray:
+def over_time(values, ndim=3, tokens=1):
     """The same values of both seeds, and of all queries and tokens."""
     shape = (1, 3, *(1,) * (ndim - 2))
     return np.reshape(values, shape) * np.ones((2, 3, *(1,) * (ndim - 3), tokens))
 
 
 @pytest.mark.more
-def test_the_toy_is_the_recursion_of_the_paper_and_its_limit_of_small_steps() -> None:
+def test_the_toy_is_the_recursion_of_the_paper_and_its_limit_of_small_steps():
     """v += 0.02 (mu - v) o softmax(v^2 / 3) from 0.05, which ends at mu."""
     # Ten values of v at the end, between 1 and 4.
     np.testing.assert_allclose(joma.MU, np.sort(np.random.default_rng(0).uniform(1, 4, 10)))
@@ -51,7 +49,7 @@ def test_the_toy_is_the_recursion_of_the_paper_and_its_limit_of_small_steps() ->
     np.testing.assert_allclose(toy["closed/entropy"], at, atol=0.01)
 
 
-def test_errors_are_those_where_the_loss_first_halves() -> None:
+def test_errors_are_those_where_the_loss_first_halves():
     """At time 1, with a loss of exactly half, and 2; relative to T z at T = 1/2, as root mean
     squares. Without the second seed, whose loss then does not halve, only of the first."""
     drift, z = np.array([[0.0, 3, 9], [0, 9, 4]]), np.array([[0.0, 10, 20], [0, 20, 10]])
@@ -64,7 +62,7 @@ def test_errors_are_those_where_the_loss_first_halves() -> None:
     assert np.isnan(invariant.halved(data.isel(seed=[1])))
 
 
-def test_only_the_sum_over_queries_obeys_the_theorem() -> None:
+def test_only_the_sum_over_queries_obeys_the_theorem():
     """V^2/2 grows by 3 and two queries move by 1 and 2. Tokens that fewer queries lack are NaN."""
     z = np.full((2, 3, 2, 2), np.nan)
     z[..., 0] = [[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]]
@@ -80,15 +78,13 @@ def test_only_the_sum_over_queries_obeys_the_theorem() -> None:
     assert float(invariant.of_queries(missed)["sum"]) == pytest.approx(1 / 3)
 
 
-def test_the_correlation_is_that_of_z_with_its_value_by_theorem_1(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_correlation_is_that_of_z_with_its_value_by_theorem_1(monkeypatch):
     """At T = 1/2, z is half of the logits, and its value by the theorem is z less what the
     conserved quantity has drifted since the start; token by token at each time."""
     rng = np.random.default_rng(0)
     logits, conserved = rng.normal(size=(4, 1, 5)), rng.normal(size=(4, 5))
 
-    def train(problem: dynsim.JoMA, rule: Any, key: Any, **options: Any) -> Trajectory:
+    def train(problem, rule, key, **options):
         assert float(problem.temperature) == 0.5
         assert (rule, options["batch"]) == (dynsim.sgd(0.1), np.inf)
         values = {"logits": logits, "conserved": conserved}
@@ -107,11 +103,11 @@ TOKENS = {"weight": {"token": 12}, "conserved": {"token": 12}, "logits": {"query
 
 
 @pytest.mark.more
-def test_the_figure_is_drawn_from_its_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figure_is_drawn_from_its_sweeps(monkeypatch):
     correlation = xr.DataArray(np.ones(2001), {"time": np.arange(2001)}, "time")
     monkeypatch.setattr(joma, "invariance", lambda *_: correlation)
     monkeypatch.setattr(joma, "STEPS", 50)
-    data = made_up.results(figure.FigureJoMA(), **TOKENS)
+    data = made.results(figure.FigureJoMA(), **TOKENS)
     picture = figure.FigureJoMA().draw(data)
     assert {"bumps/correlation", "toy", "dense/exp-relu/inf"} <= {*picture.arrays}
     growth = picture.figure.axes[1]
@@ -123,8 +119,8 @@ def test_the_figure_is_drawn_from_its_sweeps(monkeypatch: pytest.MonkeyPatch) ->
     assert len(picture.figure.axes[4].lines) == 3 * 2
 
 
-def test_the_map_of_errors_is_drawn() -> None:
-    data = made_up.results(invariant.JoMAInvariant(), **TOKENS)
+def test_the_map_of_errors_is_drawn():
+    data = made.results(invariant.JoMAInvariant(), **TOKENS)
     picture = invariant.JoMAInvariant().draw(data)
     table, error = picture.figure.axes[0], picture.arrays["map"]["linear"]
     assert table.texts[0].get_text() == invariant.percent(

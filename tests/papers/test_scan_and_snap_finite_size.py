@@ -1,8 +1,6 @@
 """Finite size: quadratures, their orders in 1/T, the noise of batches, and the picture."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ from papers.scan_and_snap import finite_length, finite_size, noise
 from papers.scan_and_snap.finite_size import FiniteSize
 
 
-def test_enumeration_is_the_multinomial_law() -> None:
+def test_enumeration_is_the_multinomial_law():
     """Without vectors below 1e-20: at T = 42 each class has two of 1.1e-20 and 1.9e-20."""
     task = finite_length.small_task()
     examples = finite_length.enumerated(task, 9)
@@ -38,11 +36,9 @@ def test_enumeration_is_the_multinomial_law() -> None:
 
 
 @pytest.mark.full(
-    "test_enumeration_is_the_multinomial_law",
-    "test_errors_are_those_of_descent_on_count_vectors",
-    "dynsim/yz/test_finite_length.py::test_losses_gradient_and_slope_are_those_of_the_full_hessian",
+    "test_enumeration_is_the_multinomial_law", "test_errors_are_those_of_descent_on_count_vectors"
 )
-def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
+def test_errors_fall_like_the_first_and_second_power_of_the_length():
     lengths, task = np.array([64, 128, 256]), finite_length.small_task()
     examples = lambda T: [finite_length.enumerated(task, T)]
     errors = finite_length.errors(task, dynsim.sgd(1.0, 1.0), 30, lengths, examples)
@@ -55,13 +51,13 @@ def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
 RATES = 2.0, 0.7
 
 
-def descended(task: Any, rows: np.ndarray, weight: np.ndarray, steps: int) -> np.ndarray:
+def descended(task, rows, weight, steps):
     """Loss at infinite length, and the attention logit of token 1 of the first query, after
     gradient descent by complex steps on rows of token weights, an equal number for each class."""
     probs = np.asarray(task.probs, float)
     K, M = probs.shape
 
-    def loss(params: np.ndarray, rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def loss(params, rows, weight):
         classes = np.repeat(np.arange(K), len(rows) // K)
         query, token = (np.asarray(each)[classes] for each in (task.query_index, task.next_token))
         Y, Z = params[: M * M].reshape(M, M), params[M * M :].reshape(-1, M)
@@ -79,7 +75,7 @@ def descended(task: Any, rows: np.ndarray, weight: np.ndarray, steps: int) -> np
 
 
 @pytest.mark.more
-def test_errors_are_those_of_descent_on_count_vectors() -> None:
+def test_errors_are_those_of_descent_on_count_vectors():
     """The uncertainty is half of the distance between two samples."""
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.4, 0.1]], [0, 1])
     rule, lengths, steps = dynsim.sgd(*RATES), np.array([3, 40]), 3
@@ -105,7 +101,7 @@ def test_errors_are_those_of_descent_on_count_vectors() -> None:
     assert (exact["reference"] == 0).all()
 
 
-def test_ratios_are_pooled_over_classes() -> None:
+def test_ratios_are_pooled_over_classes():
     runs = np.random.default_rng(0).normal(size=(1, 1, 50, 2)) * [1.0, 3.0]
     dims = ("eta_z", "batch", "seed")
     numbers = dict.fromkeys(("loss", "entropy"), (dims, runs[..., 0]))
@@ -134,13 +130,11 @@ def test_ratios_are_pooled_over_classes() -> None:
     assert away.error.item() == pytest.approx(np.sqrt(variance[0] / 50) / mean)
 
 
-def test_the_error_of_draws_is_that_of_the_mean_over_groups(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_error_of_draws_is_that_of_the_mean_over_groups(monkeypatch):
     """17 draws are three in each of eight groups; numbers stand for rules."""
     monkeypatch.setattr(noise, "OBSERVABLES", ["loss"])
 
-    def solve(_: object, rule: Any, times: Any, *, key: Any, batch: Any, **options: Any) -> Any:
+    def solve(_, rule, times, *, key, batch, **options):
         assert (times, options["draws"], options["length"]) == ([7], 3, 128)
         mean, variance = rule * batch * jax.random.uniform(key, 2)
         one, status = jnp.ones(1), jnp.int32(batch > 40)
@@ -148,7 +142,7 @@ def test_the_error_of_draws_is_that_of_the_mean_over_groups(
         return dynsim.Trajectory(one, {"loss": mean[None]}, None, status, status, "", covariance)
 
     monkeypatch.setattr(odes.spread, "solve", solve)
-    rules: Any = {0.1: 2.0, 0.3: 5.0}
+    rules = {0.1: 2.0, 0.3: 5.0}
     found = noise.second_order(rules, [32, 64], steps=7, length=128, draws=17)
     with jax.enable_x64(True):
         groups = jax.random.split(jax.random.key(0), noise.GROUPS)
@@ -165,9 +159,7 @@ def test_the_error_of_draws_is_that_of_the_mean_over_groups(
 @pytest.mark.full(
     "test_ratios_are_pooled_over_classes", "test_errors_are_those_of_descent_on_count_vectors"
 )
-def test_the_figure_is_drawn_with_its_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_figure_is_drawn_with_its_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(FiniteSize, "SAMPLES", 50)
     for name, lengths in (("LENGTHS", [64, 128, 256]), ("SAMPLED_LENGTHS", [20, 64, 128])):
         monkeypatch.setattr(finite_size, name, np.array(lengths))

@@ -1,9 +1,8 @@
-"""Transition times: their closed form, the collapse on exact cases, and what the rates control."""
+"""Transition times against closed forms, and the theorems' criteria on text."""
 
-import csv
 import dataclasses
-from pathlib import Path
-from typing import Any
+import json
+import math
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,7 +13,8 @@ from scipy import optimize
 import dynsim
 import sweeps
 from dynsim.classes.tasks import TaskTable
-from papers.scan_and_snap import controls, families, peaks, snap
+from odes import predictions
+from papers.scan_and_snap import controls, families, peaks, snap, word_panels, words
 from papers.scan_and_snap.collapse import Collapse
 from papers.scan_and_snap.snap import Snap
 from sweeps import cli
@@ -22,13 +22,13 @@ from sweeps import cli
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 
-def gamma_peak(K: int, M: int, eta: float) -> float:
+def gamma_peak(K, M, eta):
     """K (e^x + (M-1) x - 1) / (M eta), where x e^{-x} / (1 + (M-1) e^{-x}) is largest."""
     x = optimize.brentq(lambda x: M - 1 + np.exp(x) * (1 - x), 1, 10)
     return K * (np.exp(x) + (M - 1) * x - 1) / (M * eta)
 
 
-def test_predicted_peaks_are_those_of_gamma() -> None:
+def test_predicted_peaks_are_those_of_gamma():
     M, K, eta, mu = 40, 3, 0.02, 0.9
     want = gamma_peak(K, M, eta / (1 - mu))
     task = dynsim.Syn(K, classes_per_query=1, num_common=1, M=M)
@@ -43,7 +43,7 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
 @pytest.mark.full(
     "test_predicted_peaks_are_those_of_gamma", "test_consequences_of_section_6_hold_for_the_flow"
 )
-def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
+def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it():
     plan = families.of_family(families.FAMILIES["overlap"], seeds=1)
     assert plan["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
     axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
@@ -65,7 +65,7 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
 
 
 @pytest.mark.more
-def test_horizons_follow_the_predicted_peak_of_the_smallest_effective_rate() -> None:
+def test_horizons_follow_the_predicted_peak_of_the_smallest_effective_rate():
     sweep = families.of_family(families.FAMILIES["size"], seeds=2)["simulation"]
     sizes = zip(sweep.fields["num_queries"], sweep.fields["M"], strict=True)
     longest = [families.HORIZON * gamma_peak(*size, families.RATES[0]) for size in sizes]
@@ -75,7 +75,7 @@ def test_horizons_follow_the_predicted_peak_of_the_smallest_effective_rate() -> 
         np.testing.assert_allclose(each.fields["eta_z"], np.array(families.RATES) / 1000)
 
 
-def test_a_task_of_ones_own_has_the_theories_that_describe_it() -> None:
+def test_a_task_of_ones_own_has_the_theories_that_describe_it():
     """One query has two classes, the other has one: no symmetric reduction."""
     probs = [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0, 0.5]]
     plan = Collapse(task=TaskTable(probs, query=[0, 1, 1])).sweeps()
@@ -93,19 +93,8 @@ def test_a_task_of_ones_own_has_the_theories_that_describe_it() -> None:
     assert both["both-symmetric"].fields["eta_y"] == pytest.approx(np.geomspace(0.1, 10, 5))
 
 
-def test_the_table_has_median_and_largest_deviation() -> None:
-    """Of all peaks, and of those from 10 steps on."""
-    steps = np.array([5.0, 10.0, 40.0])
-    error = {"simulation": [0.9, 1.02, 1.01], "symmetric": [np.nan, 1.02, 1.04]}
-    error |= {"symmetric-descent": [1, 1, 1], "gamma": [1, 1, 1]}
-    measured = {name: ("eta_y", steps * np.array(factor)) for name, factor in error.items()}
-    rows = [*peaks.lines("size", xr.Dataset({"predicted": ("eta_y", steps)} | measured))]
-    assert rows[0] == ["size", "simulation", 3, 3, "+1.00", "-10.00", "+1.50", "+2.00"]
-    assert rows[1] == ["size", "symmetric", 3, 2, "+3.00", "+4.00", "+3.00", "+4.00"]
-
-
 @pytest.fixture(scope="module")
-def flow() -> dict[str, xr.Dataset]:
+def flow():
     """The exact flow at three rates of each control."""
     run, found = sweeps.experiment(task=dynsim.SynSmall(), steps=600), {}
     for name in controls.CONTROLS:
@@ -117,7 +106,7 @@ def flow() -> dict[str, xr.Dataset]:
 
 
 @pytest.mark.more
-def test_consequences_of_section_6_hold_for_the_flow(flow: dict[str, xr.Dataset]) -> None:
+def test_consequences_of_section_6_hold_for_the_flow(flow):
     rises = {  # of eta_Y at fixed eta_Z, eta_Z at fixed eta_Y, both
         (name, observable): np.diff(controls.final(data, observable)["mean"]) > 0
         for name, data in flow.items()
@@ -138,7 +127,7 @@ def test_consequences_of_section_6_hold_for_the_flow(flow: dict[str, xr.Dataset]
 
 
 @pytest.mark.more
-def test_curves_and_bars_of_snap(flow: dict[str, xr.Dataset]) -> None:
+def test_curves_and_bars_of_snap(flow):
     """Two runs 0.1 above and below the flow at eta_Y = 0.1, and the closed form's times."""
     exact = flow["eta_y"]
     apart = xr.DataArray([-0.1, 0.1], dims="seed")
@@ -157,10 +146,10 @@ def test_curves_and_bars_of_snap(flow: dict[str, xr.Dataset]) -> None:
     plt.close()
 
 
-def test_slopes_are_exponents_and_bars_deviations_of_runs() -> None:
+def test_slopes_are_exponents_and_bars_deviations_of_runs():
     """Of two runs at each of three rates; theories have one solution."""
 
-    def last(values: list[Any], *dims: str, **more: list[float]) -> xr.Dataset:
+    def last(values, *dims, **more):
         extra = {name: (("rate", "time"), np.transpose([each])) for name, each in more.items()}
         gains = ((*dims, "time"), np.array(values, float)[..., None])
         return xr.Dataset({"z_top_distinct": gains, **extra}, {"rate": [1, 2, 4]})
@@ -182,25 +171,9 @@ def test_slopes_are_exponents_and_bars_deviations_of_runs() -> None:
     plt.close()
 
 
-# Three controls by three theories.
-@pytest.mark.full(
-    "test_curves_and_bars_of_snap", "test_consequences_of_section_6_hold_for_the_flow"
-)
-def test_snap_is_drawn_with_its_table(tmp_path: Path) -> None:
-    few = ["--rates", "2", "--seeds", "1", "--steps", "12", "--out", str(tmp_path)]
-    assert cli.main(["figure", "snap", *few]) == 0
-    rows = list(csv.DictReader((tmp_path / "snap.csv").read_text().splitlines()))
-    assert len(rows) == 3 * 3 * 2
-    stored = sweeps.open(tmp_path / "eta_y-simulation")
-    gain = stored.z_top_distinct.isel(time=-1, seed=0).mean("class").values
-    np.testing.assert_allclose([float(row["gain"]) for row in rows[:2]], gain, rtol=1e-4)
-    # t0' = K ln M / eta_Y on Syn-Small.
-    assert float(rows[0]["rise_end"]) == pytest.approx(2 * np.log(34) / 0.1, rel=1e-4)
-
-
 @pytest.mark.more
 @pytest.mark.parametrize("names", [("overlap",), ("momentum", "sampling")])
-def test_collapse_is_drawn_for_any_number_of_families(names: Any) -> None:
+def test_collapse_is_drawn_for_any_number_of_families(names):
     """Of runs whose speed peaks 5 % late."""
     figure = Collapse(families=names, seeds=2)
     data = {}
@@ -217,15 +190,124 @@ def test_collapse_is_drawn_for_any_number_of_families(names: Any) -> None:
     plt.close(picture.figure)
 
 
-@pytest.mark.parametrize(
-    ("figure", "message"),
-    [
-        (Collapse(seeds=0), "seeds = 0: must be an integer"),
-        (Collapse(families=("bad",)), "families"),  # pyright: ignore[reportArgumentType]
-        (Snap(rates=1), "rates = 1"),
-        (Snap(steps=9), "steps = 9: must be an integer >= 10"),
-    ],
+pytestmark = pytest.mark.usefixtures("quick_theory")
+RULE = dynsim.sgd(1.0, 1.0)
+
+
+def test_criterion_of_eq_10_by_its_formula():
+    """sum_n pi(n)^2 f_n o sum_n' beta_nn' (f_n f_n . f_n' - f_n'), beta = -(G^-1) off-diagonal."""
+    probs = np.random.default_rng(0).dirichlet(np.ones(6), 3)
+    task = dynsim.sequence_classes(probs, query=[0, 0, 1], prior=[0.5, 0.3, 0.2])
+    f = task.probs / np.linalg.norm(task.probs, axis=1, keepdims=True)
+    inverse = np.linalg.inv(f @ f.T)
+    drift = np.zeros((2, 6))
+    for n, query in enumerate((0, 0, 1)):
+        for other in set(range(3)) - {n}:
+            pull = f[n] * (f[n] @ f[other]) - f[other]
+            drift[query] -= task.prior[n] ** 2 * inverse[n, other] * f[n] * pull
+    found = words.criteria(task, eq10=True)
+    np.testing.assert_array_equal(found["eq10-start"], np.sign(drift[[0, 0, 1]]))
+    flow = np.sign(predictions.drift_at_start(task))
+    np.testing.assert_array_equal(found["flow-start"], flow)
+    assert (found["eq10-start"] != flow).any()
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_criteria_agree_where_the_theorem_speaks(queries):
+    """On the paper's own tasks distinct tokens gain and common ones lose, by every criterion."""
+    task = dynsim.Syn(queries, 2, num_common=3, num_distinct=4).build()
+    present = np.asarray(task.probs) > 0
+    expected = predictions.sign_of_drift(task)
+    assert set(expected[present]) == {-1, 1}
+    for name, signs in words.criteria(task, eq10=True).items():
+        np.testing.assert_array_equal(signs[present], expected[present], err_msg=name)
+        if name != "theorem-2":
+            # A query's row holds the distinct tokens of its other class as well.
+            assert (signs != 0).sum() == task.K * (3 + 2 * 4)
+
+
+def scored(actual, predicted, judged, weight):
+    pairs = ("class", "token")
+    signs = (xr.DataArray(each, dims=("time", *pairs)) for each in (actual, predicted))
+    return words.score(*signs, *(xr.DataArray(each, dims=pairs) for each in (judged, weight)))
+
+
+def test_scores_by_hand():
+    """Two classes of three tokens; the last token of class 1 is not judged, a 0 is silence."""
+    actual, predicted = [[[1, -1, -1], [1, 1, 1]]], [[[1, 1, -1], [0, 1, 1]]]
+    weight = [[0.1, 0.4, 0.2], [0.3, 0.1, 9.0]]
+    found = scored(actual, predicted, [[True] * 3, [True, True, False]], weight)
+    assert found.spoken == pytest.approx(4 / 5)
+    assert found.right.values == pytest.approx([3 / 4])
+    assert found["weighted"].values == pytest.approx([0.4 / 0.8])
+    assert found.base.values == pytest.approx([2 / 4])
+    assert found.base_weighted.values == pytest.approx([0.6 / 0.8])
+    np.testing.assert_allclose(found.by_class, [[2 / 3, 1]])
+
+
+def test_silence_is_nan_and_standing_still_is_wrong():
+    judged, weight = [[True] * 2], [[1.0] * 2]
+    silent = scored([[[1, 1]]], [[[0, 0]]], judged, weight)
+    assert silent.spoken == 0
+    assert all(silent[name].isnull().all() for name in ("right", "base", "weighted", "by_class"))
+    assert scored([[[0, 0]]], [[[1, 1]]], judged, weight).right == 0
+
+
+@pytest.mark.more
+def test_without_eq_10_the_other_criteria_are_drawn():
+    """Classes that are not independent; the most probable two tokens of each are judged."""
+    probs = [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0, 0.4, 0.6]]
+    task = dynsim.sequence_classes(probs, query=[0, 0, 1])
+    found = words.fates(dynsim.Layer(task, math.inf), task, RULE, steps=3, top=2)
+    assert found.missing.keys() == {"eq10"}
+    assert "linearly independent" in found.missing["eq10"]
+    assert found.signs.keys() == {"theorem-2", "owned", "owned-local", "flow-start", "plain"}
+    assert found.z.time.values.tolist() == [2, 3]
+    assert found.top.values.astype(int).tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
+    text = (("$x", "b", "c"), np.arange(3), np.array([5, 3, 2]))
+    none = {"stop_mass": np.zeros(3), "rare_mass": np.zeros(3), "coverage": 0.5, "length": 4}
+    estimate = dynsim.classes.Estimate(task, *text, **none)
+    figure = word_panels.draw(estimate, found)
+    *panels, empty, strip, _ = figure.axes
+    assert not empty.axison
+    assert [panel.get_title() for panel in panels] == [r"\$x \$x", r"\$x b", "b c"]
+    labels = [[label.get_text() for label in panel.get_yticklabels()] for panel in panels]
+    assert labels == [[r"\$x", "b"], [r"\$x", "b"], ["c", "b"]]
+    widths = [bar.get_width() for bar in panels[2].patches]
+    np.testing.assert_allclose(widths, found.z[-1, 2, [2, 1]])
+    # A row for each rule that speaks, and one for the more frequent sign.
+    spoken = [score.right for score in found.scores.values() if score.spoken]
+    np.testing.assert_array_equal(strip.collections[0].get_array()[:-1], spoken)
+    plt.close(figure)
+
+
+# Two trainings and a flow.
+@pytest.mark.full(
+    "test_without_eq_10_the_other_criteria_are_drawn",
+    "test_criteria_agree_where_the_theorem_speaks",
 )
-def test_bad_options_are_named(figure: sweeps.Figure, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        figure.computed()
+def test_figure_of_generated_text(tmp_path):
+    """Topic words gain and stop words lose, as predicted, far above the trivial base rate."""
+    assert cli.main(["figure", "corpus", "--steps", "60", "--out", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "corpus.json").read_text())
+    task = dynsim.TaskFile(tmp_path / "corpus.npz").build()
+    with np.load(tmp_path / "corpus.npz") as arrays:
+        z, scores = arrays["z"], {n: arrays[n] for n in arrays.files if n.startswith("score/")}
+    assert scores["score/owned-local/base"][-1] < 0.8
+    for name in ("owned-local", "eq10-start", "flow-start", "eq10", "plain"):
+        assert scores[f"score/{name}/right"][-1] == 1, name
+    assert z.shape[1:] == (task.K, task.M) == (6, len(report["words"]))
+    captain, ship = report["classes"].index("the captain"), report["words"].index("ship")
+    assert z[-1, captain, ship] > 0 > z[-1, captain, report["words"].index("<eos>")]
+    assert report["overlap"]["all"][0] == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_the_table_has_median_and_largest_deviation():
+    """Of all peaks, and of those from 10 steps on."""
+    steps = np.array([5.0, 10.0, 40.0])
+    error = {"simulation": [0.9, 1.02, 1.01], "symmetric": [np.nan, 1.02, 1.04]}
+    error |= {"symmetric-descent": [1, 1, 1], "gamma": [1, 1, 1]}
+    measured = {name: ("eta_y", steps * np.array(factor)) for name, factor in error.items()}
+    rows = [*peaks.lines("size", xr.Dataset({"predicted": ("eta_y", steps)} | measured))]
+    assert rows[0] == ["size", "simulation", 3, 3, "+1.00", "-10.00", "+1.50", "+2.00"]
+    assert rows[1] == ["size", "symmetric", 3, 2, "+3.00", "+4.00", "+3.00", "+4.00"]

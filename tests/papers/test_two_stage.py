@@ -2,8 +2,6 @@
 what is drawn and counted."""
 
 import functools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,7 @@ from odes.two_stage import claims, finite_length
 from papers import two_stage
 from papers.two_stage import finite, phase
 from papers.two_stage.figure import FigureTwoStage
-from tests.papers import made_up
+from tests.papers import made
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")
 
@@ -65,17 +63,17 @@ FULL = pytest.mark.full(
 BOTH = pytest.mark.parametrize("size", ["small", "full"])
 
 
-def of(size: str, **changes: Any) -> sweeps.Experiment:
+def of(size, **changes):
     return sweeps.experiment(**{"problem": "two_stage", **SIZES[size].numbers, **changes})
 
 
 @pytest.fixture(scope="module")
-def train() -> Callable[..., xr.Dataset]:
+def train():
     """A function from a size, and changes to its settings, to its runs; it trains each of them
     once."""
 
     @functools.cache
-    def found(size: str, **changes: Any) -> xr.Dataset:
+    def found(size, **changes):
         run = of(size, **changes)
         sweep = two_stage.training(run, SIZES[size].seeds, SIZES[size].times)
         return two_stage.ended(sweeps.run(sweep).load(), run)
@@ -84,7 +82,7 @@ def train() -> Callable[..., xr.Dataset]:
 
 
 @pytest.fixture(scope="module")
-def solve() -> Callable[[str], xr.Dataset]:
+def solve():
     """The reduced ODE for the runs of a size."""
     sweep = lambda size: two_stage.ode(of(size), SIZES[size].times)
     return functools.cache(lambda size: sweeps.run(sweep(size)).load().isel(seed=0))
@@ -92,7 +90,7 @@ def solve() -> Callable[[str], xr.Dataset]:
 
 @FULL
 @pytest.mark.parametrize("name", TABLE)
-def test_the_measured_table(train: Callable[..., xr.Dataset], name: str) -> None:
+def test_the_measured_table(train, name):
     """Two means of six runs differ by 0.58 standard deviations in the root mean square; three times
     that is allowed, with the larger of the two deviations: our own may be the larger one, because
     a run that learns Q late moves everything that is measured on Q."""
@@ -104,7 +102,7 @@ def test_the_measured_table(train: Callable[..., xr.Dataset], name: str) -> None
 
 
 @FULL
-def test_times_at_which_the_components_are_learned(train: Callable[..., xr.Dataset]) -> None:
+def test_times_at_which_the_components_are_learned(train):
     # 3.3 +- .6 and 85 +- 8, six seeds each; the same three standard errors of a difference.
     runs = train("full")
     assert claims.learning_times(runs, "P").mean() == pytest.approx(3.3, abs=1.0)
@@ -114,15 +112,13 @@ def test_times_at_which_the_components_are_learned(train: Callable[..., xr.Datas
 @FULL
 @BOTH
 @pytest.mark.parametrize("name", LIMITS)
-def test_reduced_ode_against_the_mean_of_the_runs(
-    train: Callable[..., xr.Dataset], solve: Callable[[str], xr.Dataset], size: str, name: str
-) -> None:
+def test_reduced_ode_against_the_mean_of_the_runs(train, solve, size, name):
     """The limit is on what the theory is off by; the standard error of the mean comes on top,
     because K1 alone has 6 % of it over six seeds, nearly all before t = 2."""
     runs = train(size)
     mean, std = runs[name].mean("seed").values, runs[name].std("seed", ddof=1).values
 
-    def over_time(values: np.ndarray) -> float:
+    def over_time(values):
         return float(np.sqrt(np.trapezoid(values**2, runs.eta_time[0])))
 
     error = over_time(std / np.sqrt(SIZES[size].seeds))
@@ -131,9 +127,7 @@ def test_reduced_ode_against_the_mean_of_the_runs(
 
 @FULL
 @BOTH
-def test_the_claims(
-    train: Callable[..., xr.Dataset], solve: Callable[[str], xr.Dataset], size: str
-) -> None:
+def test_the_claims(train, solve, size):
     runs, forever = train(size), train(size, control="forever")
     found = [*claims.stages(runs, runs.switch, solve(size)), *claims.large_rate_alone(forever)]
     if size == "full":  # decompositions by the dozen; the figure's test makes a few
@@ -148,9 +142,7 @@ def test_the_claims(
     "odes/two_stage/test_claims.py::test_verdicts_follow_the_numbers",
     "odes/two_stage/test_maps.py::test_floor_of_the_specialised_loss",
 )
-def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(
-    train: Callable[..., xr.Dataset],
-) -> None:
+def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(train):
     """Without it the accuracy of Q ends at three quarters."""
     bias, plain = (train("fast", **each).mean("seed") for each in ({"bias": True}, {}))
     assert bias.accuracy_Q[-1] > 0.95
@@ -160,13 +152,13 @@ def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(
 
 
 @pytest.mark.more
-def test_the_figure_draws_the_runs_that_ended_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figure_draws_the_runs_that_ended_well(monkeypatch):
     monkeypatch.setattr(claims, "NUM_PROMPTS", 16)
     figure = FigureTwoStage(seeds=3)
     square, row = {"row": 32, "column": 32}, {"row": 32}
     shapes = {"W_singular": row, "V_singular": row}
     shapes |= {"W_signal": square, "V_signal": square, "state": {"number": 7}}
-    data = made_up.results(figure, "record", **shapes)
+    data = made.results(figure, "record", **shapes)
     for name, each in data.items():
         time = ("seed", "record"), np.tile([0.0, 25, 50, 500, 5000, 12050], (each.sizes["seed"], 1))
         data[name] = each.assign(time=time, eta_time=time)
@@ -182,7 +174,7 @@ def test_the_figure_draws_the_runs_that_ended_well(monkeypatch: pytest.MonkeyPat
     assert picture.text.startswith("preset: 2 runs")
 
 
-def test_points_are_counted_on_their_side_of_the_line() -> None:
+def test_points_are_counted_on_their_side_of_the_line():
     """A line at tau = 1 and a grid of factor 2: tau = 0.5 and 2 are within a cell of it."""
     tau = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
     auc = np.array([[0.95, 0.8], [0.5, 0.5], [0.5, 0.5], [0.9, 0.9], [0.5, 0.7]])
@@ -191,10 +183,10 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
 
 
 @pytest.mark.more
-def test_the_plane_of_the_phases_is_drawn() -> None:
+def test_the_plane_of_the_phases_is_drawn():
     figure = phase.TwoStagePhase(resolution=3, points=2, seeds=2)
     assert figure.eta_time == 200
-    data = made_up.results(figure)
+    data = made.results(figure)
     data = {name: each.isel(time=-1) for name, each in data.items()}
     picture = figure.draw(data)
     assert picture.arrays["theory"]["auc"].shape == (3, 3)
@@ -207,9 +199,7 @@ def test_the_plane_of_the_phases_is_drawn() -> None:
 
 @pytest.mark.more
 @pytest.mark.usefixtures("quick_theory")
-def test_errors_at_finite_length_are_measured_at_the_ends_of_the_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_at_finite_length_are_measured_at_the_ends_of_the_stages(tmp_path, monkeypatch):
     monkeypatch.setattr(finite.TwoStageFinite, "LENGTHS", (9, 33))
     monkeypatch.setattr(finite_length, "CHUNK", 64)
     numbers = {"d": 4, "decay": 0.2, "eta_2": 0.1, "stage_2": 0.5}
@@ -221,7 +211,7 @@ def test_errors_at_finite_length_are_measured_at_the_ends_of_the_stages(
     assert [ax.get_title() for ax in picture.figure.axes] == ["end of stage 1", "end of stage 2"]
 
 
-def test_errors_have_an_exponent_where_sampling_cannot_have_made_them() -> None:
+def test_errors_have_an_exponent_where_sampling_cannot_have_made_them():
     """1/L in one case, within two errors of nothing in the other."""
     figure = finite.TwoStageFinite()
     lengths = np.array(figure.LENGTHS, float)

@@ -18,9 +18,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import hypothesis
 import numpy as np
@@ -65,49 +63,27 @@ NAMES = ("x" * 300, "x" * 300 + ".npz", "\0", "\0.csv", "/dev/null", ".", "a:b")
 """Of files that there cannot be."""
 
 
-def deep(levels: int) -> list[Any]:
+def deep(levels):
     """A list in a list in a list ..."""
-    found: list[Any] = []
+    found = []
     for _ in range(levels):
         found = [found]
     return found
 
 
 plain = st.one_of(
-    st.sampled_from(NUMBERS),
-    st.sampled_from(FLOATS),
-    st.sampled_from(WORDS),
-    st.booleans(),
+    *map(st.sampled_from, (NUMBERS, FLOATS, WORDS, NAMES)),
     st.sampled_from((40, 400)).map(deep),
-    st.sampled_from(NAMES),
-    st.text(max_size=4),
-    st.integers(),
-    st.floats(),
+    *(st.booleans(), st.text(max_size=4), st.integers(), st.floats()),
 )
-value = st.one_of(
-    plain, st.lists(plain, max_size=3), st.dictionaries(st.sampled_from(WORDS), plain, max_size=2)
-)
+few = st.dictionaries(st.sampled_from(WORDS), plain, max_size=2)
+value = st.one_of(plain, st.lists(plain, max_size=3), few)
 """What TOML can give for anything."""
+ODD = [np.int64(3), np.float32(0.1), np.array(0.5), np.array([0.1, 0.2]), np.bool_(True)]
+ODD += [decimal.Decimal("0.1"), 1 + 2j, b"x", object(), {1}, range(3), min]
 python = st.one_of(
-    value,
-    st.none(),
+    *(value, st.none(), st.sampled_from(ODD)),
     plain.filter(lambda x: isinstance(x, int | float) and abs(x) < 2**63).map(np.float64),
-    st.sampled_from(
-        (
-            np.int64(3),
-            np.float32(0.1),
-            np.array(0.5),
-            np.array([0.1, 0.2]),
-            np.bool_(True),
-            decimal.Decimal("0.1"),
-            1 + 2j,
-            b"x",
-            object(),
-            {1},
-            range(3),
-            min,
-        )
-    ),
 )
 """What Python can give besides."""
 spaced = st.one_of(
@@ -122,7 +98,7 @@ spaced = st.one_of(
 )
 
 
-def names_of(problem: str) -> tuple[str, ...]:
+def names_of(problem):
     """Settings of a run, by their paths and the ends of these, and some that there are not."""
     ends = dict.fromkeys(end for each in SETTINGS[problem] for end in each.ends)
     return (*ends, "T", "lr", "magic")
@@ -135,17 +111,9 @@ time_points = st.sampled_from(("end", 5, [0, 1], [1, 0]))
 keys = st.sampled_from((*(each.name for each in dataclasses.fields(Sweep)), "seed", "magic"))
 
 
-class Parts(NamedTuple):
-    """What a sweep of a problem is drawn from, made once: making it takes longer than drawing."""
-
-    axes: st.SearchStrategy[Any]
-    wrong_axes: st.SearchStrategy[Any]
-    run: st.SearchStrategy[Any]
-    theory: st.SearchStrategy[Any]
-
-
-def parts_of(problem: str, given: st.SearchStrategy[Any]) -> Parts:
-    """What a sweep of a problem is drawn from, `given` where anything goes."""
+def parts_of(problem, given):
+    """Axes, wrong axes, settings and theories that a sweep is drawn from, `given` where anything
+    goes: made once, as making them takes longer than drawing."""
     every = st.sampled_from(names_of(problem))
     numbers = st.dictionaries(st.sampled_from(READ[problem]), right, min_size=1, max_size=2)
     words = (
@@ -153,7 +121,7 @@ def parts_of(problem: str, given: st.SearchStrategy[Any]) -> Parts:
         for name, each in CHOSEN[problem].items()
         if each
     )
-    return Parts(
+    return (
         st.builds(operator.or_, numbers, st.one_of(st.just({}), *words)),
         st.dictionaries(every, st.one_of(spaced, given), max_size=2),
         st.dictionaries(every, given, max_size=2),
@@ -161,21 +129,20 @@ def parts_of(problem: str, given: st.SearchStrategy[Any]) -> Parts:
     )
 
 
-def tables(given: st.SearchStrategy[Any] = value) -> st.SearchStrategy[dict[str, Any]]:
+def tables(given=value):
     """A sweep as TOML gives it: mostly right, and wrong in a few places."""
     parts = {name: parts_of(name, given) for name in SETTINGS}
 
     @st.composite
-    def table(draw: st.DrawFn) -> dict[str, Any]:
+    def table(draw):
         problem = draw(problems)
-        own = parts[problem]
-        wrong = draw(seldom)
-        made = {"axes": draw(own.wrong_axes if wrong else own.axes), "run": {"problem": problem}}
+        axes, wrong_axes, run, theory = parts[problem]
+        made = {"axes": draw(wrong_axes if draw(seldom) else axes), "run": {"problem": problem}}
         if draw(often):
-            made["run"] |= draw(own.run)
+            made["run"] |= draw(run)
         made["record"] = ["loss"]
         if draw(seldom):
-            made["theory"] = draw(own.theory)
+            made["theory"] = draw(theory)
         if draw(seldom):
             made["times"] = draw(time_points)
         if draw(often):
@@ -192,7 +159,7 @@ in_python = {
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> dict[str, Any]:
+def runs(draw):
     """A run in Python, wrong in a setting or two."""
     problem = draw(problems)
     return {"problem": problem, **draw(in_python[problem])}
@@ -204,7 +171,7 @@ WORDS_OF_COMMANDS = (
 )
 
 
-def options_of(name: str, problem: str) -> tuple[str, ...]:
+def options_of(name, problem):
     """Options of a command, and settings of its runs, and some that there are not."""
     offered = Offer.of(name, problem)
     settings = names_of(problem or "yz") if offered.run else ()
@@ -226,7 +193,7 @@ behind = st.lists(
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> list[str]:
+def lines(draw):
     """A command line with an option or two."""
     name, problem = draw(st.sampled_from(WORDS_OF_COMMANDS))
     words = [*name.split(), *problem.split()]
@@ -240,19 +207,19 @@ class RefusedError(Exception):
     """A command line that was refused in a line of ours."""
 
 
-def try_table(table: dict[str, Any]) -> None:
+def try_table(table):
     """Decode and check a table."""
     from_table(table).check()
 
 
-def try_run(settings: dict[str, Any]) -> None:
+def try_run(settings):
     """Check a run and a sweep over seeds of it; what is stored of it is JSON."""
     sweep = Sweep(experiment(**settings), {"seed": [0]}, record=("loss",))
     sweep.check()
     json.dumps(config_of(sweep))
 
 
-def try_line(words: list[str]) -> None:
+def try_line(words):
     """Parse a command line; help and refusals are no failures."""
     said = io.StringIO()
     try:
@@ -274,7 +241,7 @@ MOST_MEMORY = 8 * 2**30
 """Bytes of addresses, of which JAX takes some."""
 BYTES = 2000
 """Of chance behind an input: more than any takes."""
-CLASSES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
+CLASSES = {
     "sweep files": (tables(), try_table),
     "sweeps in Python": (tables(python), try_table),
     "runs in Python": (runs(), try_run),
@@ -283,7 +250,7 @@ CLASSES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
 """Classes of input: how they are drawn, and what tries one."""
 
 
-def ours(error: BaseException) -> bool:
+def ours(error):
     """Whether an error is a `ValueError` that this project raises itself."""
     if type(error) not in (ValueError, LanguageError):
         return isinstance(error, RefusedError)
@@ -291,13 +258,13 @@ def ours(error: BaseException) -> bool:
     return any(room in raised.parents for room in ROOMS)
 
 
-def tried(name: str) -> tuple[Callable[[Any], None], collections.Counter[str]]:
+def tried(name):
     """What tries an input of a class, and counts: how many were accepted, refused, or ended
     otherwise, and by what."""
     attempt = CLASSES[name][1]
-    found: collections.Counter[str] = collections.Counter()
+    found = collections.Counter()
 
-    def every(given: Any) -> None:
+    def every(given):
         began = time.process_time()
         try:
             attempt(given)
@@ -328,7 +295,7 @@ SETTLED = hypothesis.settings(
 )
 
 
-def count(name: str, examples: int) -> collections.Counter[str]:
+def count(name, examples):
     """Try `examples` inputs of a class, always the same ones."""
     every, found = tried(name)
     settings = hypothesis.settings(SETTLED, max_examples=examples)
@@ -336,7 +303,7 @@ def count(name: str, examples: int) -> collections.Counter[str]:
     return found
 
 
-def main(minutes: float, seed: int = 0) -> int:
+def main(minutes, seed=0):
     """Try inputs of all classes for so long, each for as long as the others; print a line for
     each class, and what was bad."""
     faulthandler.enable()

@@ -1,7 +1,6 @@
 """Names, units and coordinates of results, and how values are selected."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,34 +13,19 @@ from sweeps import Sweep, experiment
 from sweeps.runner import labels
 from sweeps.runner.store import CHECKPOINT
 from sweeps.systems import registry
+from tests.doors import refuses
 
 
-def array(**attrs: str) -> xr.DataArray:
-    return xr.DataArray(0.0, name="z_top", attrs=attrs)
+def test_a_label_has_a_unit_unless_there_is_none_and_numbers_six_digits():
+    logit = xr.DataArray(0.0, name="z_top")
+    assert labels.label(logit) == "z_top"
+    for unit, label in (("1", "top logit"), ("nat", "top logit (nat)")):
+        assert labels.label(logit.assign_attrs(long_name="top logit", units=unit)) == label
+    shown = [labels.shown(each) for each in (0.12345678, 1e9, "adam")]
+    assert shown == ["0.123457", "1e+09", "adam"]
 
 
-def test_a_label_has_a_unit_unless_there_is_none() -> None:
-    assert labels.label(array()) == "z_top"
-    assert labels.label(array(long_name="top logit", units="1")) == "top logit"
-    assert labels.label(array(long_name="top logit", units="nat")) == "top logit (nat)"
-
-
-@pytest.mark.parametrize(("last", "lines"), [(10, 1), (11, 2)])
-def test_a_label_is_32_characters_wide(last: int, lines: int) -> None:
-    """Words of ten letters with blanks between them: thirty-two with a last one of ten."""
-    words = " ".join(["x" * 10, "y" * 10, "z" * last])
-    assert labels.wrapped(array(long_name=words)).count("\n") == lines - 1
-
-
-def test_numbers_are_shown_by_six_digits_and_words_as_they_are() -> None:
-    assert (labels.shown(0.12345678), labels.shown(1e9), labels.shown("adam")) == (
-        "0.123457",
-        "1e+09",
-        "adam",
-    )
-
-
-def values(number: int) -> xr.Dataset:
+def values(number):
     """An axis of so many powers of two in falling order, with words and two seeds."""
     eta = 2.0 ** -np.arange(number)
     loss = np.arange(2.0 * number).reshape(number, 2)
@@ -49,23 +33,7 @@ def values(number: int) -> xr.Dataset:
     return xr.Dataset({"loss": (("eta", "seed"), loss)}, coords)
 
 
-@pytest.mark.parametrize(
-    ("number", "wanted", "told"),
-    [
-        (6, 0.3, "must be one of 1, 0.5, 0.25, 0.125, 0.0625, 0.03125$"),
-        # In increasing order, whichever is nearer.
-        (7, 0.4, "is none of the 7 values from 0.015625 to 1; the nearest are 0.25, 0.5$"),
-        (7, 5, "is none of the 7 values from 0.015625 to 1; the nearest are 0.5, 1$"),
-    ],
-)
-def test_six_values_are_named_and_of_more_the_two_nearest(
-    number: int, wanted: float, told: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"^where: eta = {wanted:g}: {told}"):
-        labels.select(values(number), [f"eta={wanted}"])
-
-
-def test_values_are_selected_one_after_the_other() -> None:
+def test_values_are_selected_one_after_the_other():
     data = values(7)
     found = labels.select(data, ["eta=0.125", "seed=8"])
     assert float(found.loss) == 7
@@ -74,30 +42,31 @@ def test_values_are_selected_one_after_the_other() -> None:
     assert labels.select(data, []).equals(data)
     worded = data.swap_dims(seed="rule")
     assert labels.select(worded, ["rule=adam"]).loss.values[0] == 1
-    for entry, message in (
-        ("rule=adm", "where: rule = 'adm': did you mean 'adam'?"),
-        ("eta", "where = 'eta': must be NAME=NUMBER"),
-        ("eta=x", "where = 'eta=x': must be NAME=NUMBER"),
-        ("time=1", "where = 'time': must be one of eta, rule"),
+    for entry, *named in (
+        ("rule=adm", "'adm'", "'adam'"),
+        ("eta", "'eta'", "NAME=NUMBER"),
+        ("eta=x", "'eta=x'", "NAME=NUMBER"),
+        ("time=1", "'time'", "eta, rule"),
+        ("eta=0.4", "eta = 0.4", "7 values from 0.015625 to 1", "0.25, 0.5"),
+        ("eta=5", "eta = 5", "0.5, 1"),
     ):
-        with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-            labels.select(worded, [entry])
+        refuses(lambda entry=entry: labels.select(worded, [entry]), "where", *named)
 
 
 @pytest.mark.parametrize(
     ("wanted", "loss"),
     [("1e-12", 0), ("1e-10", 1), ("0.000000001", 2), ("1E-8", 3), ("1.0000005e-10", 1)],
 )
-def test_rates_of_many_decades_are_told_apart(wanted: str, loss: float) -> None:
+def test_rates_of_many_decades_are_told_apart(wanted, loss):
     """A millionth of any of them is far below the others, and below nothing that NumPy adds."""
     data = xr.Dataset({"loss": ("w0", np.arange(4.0))}, {"w0": [1e-12, 1e-10, 1e-9, 1e-8]})
     assert float(labels.select(data, [f"w0={wanted}"]).loss) == loss
     for other in ("5e-9", "0", "-1e-9", "1e-300", "-0.0", "inf", "2e-12"):
-        with pytest.raises(ValueError, match=rf"^where: w0 = {float(other):g}: must be one of "):
-            labels.select(data, [f"w0={other}"])
+        wanted = f"w0 = {float(other):g}"
+        refuses(lambda other=other: labels.select(data, [f"w0={other}"]), "where", wanted)
 
 
-def test_selections_know_all_spellings_and_all_digits() -> None:
+def test_selections_know_all_spellings_and_all_digits():
     steps = [2**53, 2**53 + 1, 2**53 + 3]
     data = xr.Dataset({"loss": (("eta.W0", "steps"), np.arange(6.0).reshape(2, 3))})
     data = data.assign_coords({"eta.W0": [0.1, 0.2], "steps": steps})
@@ -105,13 +74,11 @@ def test_selections_know_all_spellings_and_all_digits() -> None:
         assert labels.select(data, [f"{name}=0.2"]).loss.values.tolist() == [3, 4, 5]
     found = [float(labels.select(data, [f"steps={n}", "eta_w0=0.1"]).loss) for n in steps]
     assert found == [0, 1, 2]
-    with pytest.raises(ValueError, match=r"^where = 'eta.W1': did you mean 'eta.W0'\?"):
-        labels.select(data, ["eta.W1=0.2"])
-    with pytest.raises(ValueError, match=r"^where: steps = 1e\+400|inf: must be one of"):
-        labels.select(data, [f"steps={10**400}"])
+    refuses(lambda: labels.select(data, ["eta.W1=0.2"]), "'eta.W1'", "'eta.W0'")
+    refuses(lambda: labels.select(data, [f"steps={10**400}"]), "steps")
 
 
-def test_differences_match_axes_that_mean_the_same() -> None:
+def test_differences_match_axes_that_mean_the_same():
     """0.1 of a list and of a geometric progression, and two spellings of one rate."""
     listed, spaced = np.array([0.1, 0.3, 1.0]), np.geomspace(0.1, 10, 3) * (1 + 2**-52)
     assert 0.1 not in spaced
@@ -125,19 +92,19 @@ def test_differences_match_axes_that_mean_the_same() -> None:
     assert found.loss.values.tolist() == [1 - 10, 3 - 20]
 
 
-def test_codes_of_a_status_have_their_meanings() -> None:
+def test_codes_of_a_status_have_their_meanings():
     found = labels.about(registry.system("yz"), "status")
     meanings = dict(zip(found["flag_values"], found["flag_meanings"].split(), strict=True))
     assert meanings == {-1: "NOT_COMPUTED", **{int(each): each.name for each in Status}}
 
 
-def swept(problem: str = "yz", **axes: Any) -> Sweep:
+def swept(problem="yz", **axes):
     options = {name: axes.pop(name) for name in ("times", "record", "checkpoint") if name in axes}
     record = ("loss", "speed") if problem == "yz" else ("loss",)
     return Sweep(experiment(problem), axes or {"seed": [0]}, **{"record": record} | options)
 
 
-def test_units_are_those_of_the_system_or_of_the_setting() -> None:
+def test_units_are_those_of_the_system_or_of_the_setting():
     sweep = swept(eta_y=[0.1, 0.2], batch=[4, 8])
     found = {
         name: labels.about(sweep.system, name, axis) for name, axis in sweep.varied.named.items()
@@ -156,7 +123,7 @@ def test_units_are_those_of_the_system_or_of_the_setting() -> None:
     assert labels.about(sweep.system, CHECKPOINT)["units"] == "byte"
 
 
-def test_axes_of_records_have_names() -> None:
+def test_axes_of_records_have_names():
     at_end, several = swept(times="end"), swept(times=3)
     assert labels.inner_dims(at_end, "loss", 0) == ()
     assert labels.inner_dims(at_end, "speed", 1) == ("class",)
@@ -174,7 +141,7 @@ def test_axes_of_records_have_names() -> None:
     assert labels.inner_dims(swept("two_stage", times="end"), "loss", 0) == ()
 
 
-def test_coordinates_are_axes_times_and_values_of_observables() -> None:
+def test_coordinates_are_axes_times_and_values_of_observables():
     found = labels.coordinates(swept(eta_y=[0.1, 0.2], times=(0, 4), record=("recall",)))
     assert found.keys() == {"eta_y", "threshold", "time"}
     assert found["eta_y"][0] == ("eta_y",)
@@ -187,7 +154,7 @@ def test_coordinates_are_axes_times_and_values_of_observables() -> None:
     assert "time" not in labels.coordinates(swept("two_stage", times=3))
 
 
-def test_times_of_shorter_runs_are_filled_up() -> None:
+def test_times_of_shorter_runs_are_filled_up():
     dims, time = labels.coordinates(swept(eta_y=[0.1], steps=[2, 50], times=5))["time"]
     assert dims == ("steps", "record")
     few, many = (list(dynsim.log_times(steps, 5)) for steps in (2, 50))
@@ -198,7 +165,7 @@ def test_times_of_shorter_runs_are_filled_up() -> None:
     assert (dims, time.tolist()) == (("steps",), [2, 50])
 
 
-def test_differences_have_units_and_the_worse_status() -> None:
+def test_differences_have_units_and_the_worse_status():
     """Common values of an axis and common times alone; a theory is repeated for every seed."""
     about = {"long_name": "population loss", "units": "nat"}
     loss = np.arange(12.0).reshape(2, 2, 3)
@@ -230,18 +197,12 @@ def test_differences_have_units_and_the_worse_status() -> None:
     turned = labels.difference(theory.assign_coords(eta=[0.1, 0.2]), training).status
     # That of training, or else that of the theory.
     np.testing.assert_array_equal(turned.transpose("eta", "seed"), [[0, 1], [2, 2]])
-    for other, message in (
-        (
-            theory.assign_coords(eta=[0.5, 0.6]),
-            "eta: theory and simulation have no value in common",
-        ),
-        (theory.rename(loss="mine"), "they have no array in common"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            labels.difference(other, training)
+    away = theory.assign_coords(eta=[0.5, 0.6])
+    refuses(lambda: labels.difference(away, training), "eta")
+    refuses(lambda: labels.difference(theory.rename(loss="mine"), training), "mine")
 
 
-def test_crossings_of_runs_are_those_of_their_trajectories() -> None:
+def test_crossings_of_runs_are_those_of_their_trajectories():
     """Of a falling, a rising and a level curve, at two levels of each."""
     time, curves = np.array([0.0, 10, 30]), np.array([[4.0, 2, 0], [0, 1, 5], [2, 2, 2]])
     values = xr.DataArray(curves, {"time": time}, ("run", "time"))

@@ -1,50 +1,27 @@
-"""What is written next to results, and how."""
+"""Files, figures and scales of results."""
 
 import json
 import math
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
 
-import jax
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
-from sweeps import output
-from sweeps.output import drawing
+from sweeps import cli, output
+from sweeps.output import cells, drawing
 from sweeps.runner import tiles
+from sweeps.studies import options
 
 
-class Pair(NamedTuple):
-    first: np.ndarray
-    second: dict[str, Any]
-
-
-def test_json_has_neither_infinities_nor_arrays() -> None:
-    found = output.as_json(
-        {
-            "a": np.array([[1.5, np.nan], [np.inf, 2.0]]),
-            "b": (1, "x", None, True),
-            "c": np.float32(0.25),
-            "d": {"e": -math.inf, "f": np.int64(3)},
-        }
-    )
-    assert found == {
-        "a": [[1.5, None], [None, 2.0]],
-        "b": [1, "x", None, True],
-        "c": 0.25,
-        "d": {"e": None, "f": 3},
-    }
-
-
-def test_tables_are_lines() -> None:
-    assert output.as_csv([("a", "b,c"), (1, 2.5)]) == 'a,"b,c"\n1,2.5\n'
-    rows = [("loss", "1", "2", "3"), ("entropy", "10", "20", "30")]
-    assert output.aligned(rows, 8, 3, 5) == ["loss      1    2    3", "entropy  10   20   30"]
+def test_json_has_neither_infinities_nor_arrays():
+    given = {"a": np.array([1.5, np.nan, np.inf]), "b": (1, "x", None, True)}
+    given |= {"c": np.float32(0.25), "d": {"e": -math.inf, "f": np.int64(3)}}
+    want = {"a": [1.5, None, None], "b": [1, "x", None, True], "c": 0.25}
+    assert output.as_json(given) == want | {"d": {"e": None, "f": 3}}
 
 
 @pytest.mark.parametrize(
@@ -57,19 +34,13 @@ def test_tables_are_lines() -> None:
         ("C:/runs/a", None, "C:/runs/a"),
     ],
 )
-def test_an_address_has_a_folder_of_its_name(out: str, address: str | None, folder: str) -> None:
+def test_an_address_has_a_folder_of_its_name(out, address, folder):
     assert output.address(out) == address
     assert output.folder(Path(out)) == Path(folder)
 
 
-def test_arrays_are_named_by_their_place() -> None:
-    found = output.named({"x": Pair(np.arange(2), {"y": 3.0}), "z": {}})
-    assert list(found) == ["x/first", "x/second/y"]
-    assert (found["x/first"].tolist(), found["x/second/y"].item()) == ([0, 1], 3)
-
-
 @pytest.mark.parametrize(("dpi", "want"), [("figure", 150), (40, 40)])
-def test_results_are_written_by_kind(tmp_path: Path, dpi: str | int, want: int) -> None:
+def test_results_are_written_by_kind(tmp_path, dpi, want):
     figure = Figure(figsize=(2, 1))
     asked = {"report": {"x": math.nan}, "text": {"csv": "a\n", "md": "b\n"}}
     with mpl.rc_context({"savefig.format": "png", "savefig.dpi": dpi}):
@@ -88,43 +59,10 @@ def test_results_are_written_by_kind(tmp_path: Path, dpi: str | int, want: int) 
         output.write(tmp_path / "file", "x")
 
 
-@pytest.mark.parametrize("kind", drawing.FORMATS[1:])
-def test_equal_figures_are_equal_files_without_a_date(tmp_path: Path, kind: str) -> None:
-    with drawing.style(None), mpl.rc_context({"savefig.format": kind}):
-        (path,) = output.write(tmp_path, "x", figure=Figure())
-    assert b"Date" not in path.read_bytes().replace(b"dc:date", b"Date")
-
-
-def test_the_environment_names_the_code_and_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def described(command: list[str], text: bool, check: bool, **_: Any) -> Any:
-        assert not check
-        assert command[-2:] == ["--dirty", "--abbrev=12"]
-        return SimpleNamespace(stdout="0123-dirty\n" if text else b"0123-dirty\n")
-
-    monkeypatch.setattr(subprocess, "run", described)
-    monkeypatch.setattr(Path, "exists", lambda path: True)
-    output._commit.cache_clear()
-    try:
-        found = output.environment()
-        assert found["commit"] == "0123-dirty"
-        assert found["device"] == "cpu: cpu"
-        assert "device of float64" not in found
-        tpu = SimpleNamespace(platform="tpu", device_kind="TPU v9")
-        monkeypatch.setattr(jax, "devices", lambda: [tpu])
-        found = output.environment("scipy")
-        assert found["device"] == "tpu: TPU v9"
-        assert found["device of float64"] == "cpu: the tpu has no float64"
-        assert "scipy" in found
-    finally:
-        output._commit.cache_clear()
-
-
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 1000])
 @pytest.mark.parametrize("points", [1, 2, 3, 8, 9])
 @pytest.mark.parametrize("seeds", [1, 3, 5])
-def test_a_tile_is_the_least_power_of_two_that_holds_the_grid(
-    seeds: int, points: int, size: int
-) -> None:
+def test_a_tile_is_the_least_power_of_two_that_holds_the_grid(seeds, points, size):
     """Points first; of a grid that is too large, the largest one within the size."""
     powers = [2**i for i in range(11)]
     allowed = [each for each in powers if each <= size]
@@ -134,3 +72,74 @@ def test_a_tile_is_the_least_power_of_two_that_holds_the_grid(
         min((each for each in left if each >= seeds), default=left[-1]),
         few,
     )
+
+
+@pytest.mark.more
+def test_a_command_takes_both_and_changes_nothing_else(tmp_path):
+    before = dict(mpl.rcParams)
+    options = ["--format", "svg", "--style", "ggplot", "--out", str(tmp_path)]
+    assert cli.main(["figure", "9", *options]) == 0
+    # The colour of the axes' background in that style.
+    assert "fill: #e5e5e5" in (tmp_path / "fig9.svg").read_text()
+    assert not (tmp_path / "fig9.png").exists()
+    assert dict(mpl.rcParams) == before
+
+
+def test_lines_are_seen_on_white():
+    """WCAG 2 asks for a contrast of 3; viridis, which ends in yellow, has less."""
+    assert drawing.luminance(["white", "black", "red", (0, 0, 0, 0)]).tolist() == [
+        pytest.approx(each) for each in (1, 0, 0.2126, 1)
+    ]
+    # Dark levels are linear; the standard changes the formula at 0.04045.
+    dark = drawing.luminance([(level,) * 3 for level in (0.04, 0.05)])
+    np.testing.assert_allclose(dark, [0.04 / 12.92, (0.105 / 1.055) ** 2.4], rtol=1e-9)
+    for colours in (drawing.PALETTE, *(drawing.shades(number) for number in range(1, 10))):
+        assert min(1.05 / (drawing.luminance(list(colours)) + 0.05)) >= 3
+    assert min(1.05 / (drawing.luminance(drawing.scale(5)) + 0.05)) < 2
+
+
+@pytest.mark.parametrize("level", [0.005, 0.1])
+@pytest.mark.parametrize("free", [1, 4, 30])
+def test_errors_widened_for_few_degrees_of_freedom_are_exceeded_as_often(free, level):
+    limit = options.student(free, level) * stats.norm.isf(level)
+    assert stats.t(free).sf(limit) == pytest.approx(level)
+    assert math.isnan(options.student(0, level))
+    # Two errors above the mean, unless said otherwise.
+    assert stats.t(free).sf(2 * options.student(free)) == pytest.approx(stats.norm.sf(2))
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "edges"),
+    [
+        ([1, 2, 3], "linear", [0.5, 1.5, 2.5, 3.5]),
+        ([1, 2, 4], "linear", [0.5, 1.5, 3, 5]),
+        ([1.0, 4.0, 16.0], "log", [0.5, 2, 8, 32]),
+        ([0.0, 1.0, 5.0], "linear", [-0.5, 0.5, 3, 7]),
+        ([-1.0, 1.0], "linear", [-2, 0, 2]),
+        ([1.0, 4.0], "log", [0.5, 2, 8]),
+        ([0.1, 0.2, 0.3], "linear", [0.05, 0.15, 0.25, 0.35]),
+        ([4.0], "log", [4 * math.exp(-0.5), 4 * math.exp(0.5)]),
+        ([0], "linear", [-0.5, 0.5]),
+    ],
+)
+def test_cells_around_values(values, scale, edges):
+    assert cells.scale_of(values) == scale
+    np.testing.assert_allclose(cells.cell_edges(values), edges, atol=1e-12)
+    np.testing.assert_allclose(cells.cell_edges(values, scale), edges, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([2.0, np.inf, np.nan, 5.0], (2, 5, False)),
+        ([1.0, 1000.0], (1, 1000, False)),
+        ([1.0, 1001.0], (1, 1001, True)),
+        # One in thirty that is nearly zero.
+        ([1e-12, *[1.0] * 20, *[2.0] * 9], (1e-12, 2, False)),
+        ([0.0, 1e9], (0, 1e9, False)),
+        ([-1.0, 1e9], (-1, 1e9, False)),
+        ([np.nan], (0, 1, False)),
+    ],
+)
+def test_colours_are_logarithmic_beyond_three_decades(values, found):
+    assert cells.colour_range(np.array(values)) == found

@@ -6,8 +6,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,38 +18,34 @@ X = np.ones((3, 3), np.float32)
 A = np.arange(9, dtype=np.float32).reshape(3, 3)
 
 
-def of(value: Any) -> Callable[[Any], Any]:
+def of(value):
     return lambda x: x * value
 
 
-def looped(turns: int) -> Callable[[Any], Any]:
+def looped(turns):
     return lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=turns)[0]
 
 
-def inner(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def inner(function):
     return lambda x: jax.jit(lambda y: function(y) + 1)(x)
 
 
-def named(name: str) -> Callable[[Any], Any]:
+def named(name):
     return lambda x: {name: x + 1}
 
 
-PROGRAMS: dict[str, Callable[[Any], Any]] = {
+PROGRAMS = {
     "two": of(2.0),
-    "two of int": of(2),
     "zero": of(0.0),
     "minus zero": of(-0.0),
     "one zero": lambda x: x[0, 0] * 0.0,
     "one minus zero": lambda x: x[0, 0] * -0.0,
     "array": of(A),
-    "other array": of(2 * A),
     "transposed array": of(A.T),
-    "row": of(A[:1]),
     "of jax": of(jnp.asarray(A)),
     "three turns": looped(3),
     "four turns": looped(4),
     "inner sine": inner(jnp.sin),
-    "inner cosine": inner(jnp.cos),
     "inner turns": inner(looped(3)),
     "relu": jax.nn.relu,
     "relu of relu": lambda x: jax.nn.relu(jax.nn.relu(x)),
@@ -70,33 +64,33 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def traced(name: str) -> jax.stages.Traced:
+def traced(name):
     """A trace that JAX has not seen."""
     return jax.jit(lambda x: PROGRAMS[name](x)).trace(X)
 
 
 @functools.cache
-def found(name: str) -> tuple[Any, str]:
+def found(name):
     made = traced(name)
     return traces.form(made), made.lower().as_text()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_that_is_traced_again_has_the_same_form(name: str) -> None:
+def test_a_program_that_is_traced_again_has_the_same_form(name):
     form, _ = found(name)
     assert form is not None
     again = traces.form(traced(name))
     assert (again, hash(again)) == (form, hash(form))
 
 
-def test_programs_of_one_form_have_one_text() -> None:
+def test_programs_of_one_form_have_one_text():
     for one, other in itertools.combinations(PROGRAMS, 2):
         (form, text), (form_2, text_2) = found(one), found(other)
         assert (form == form_2) <= (text == text_2), (one, other)
     assert len({found(name)[0] for name in PROGRAMS}) > len(PROGRAMS) - 3
 
 
-def test_options_of_jax_that_are_read_later_belong_to_the_form() -> None:
+def test_options_of_jax_that_are_read_later_belong_to_the_form():
     """Random bits are made in another way where arrays are divided among devices."""
     with jax.threefry_partitionable(not jax.config.values["jax_threefry_partitionable"]):
         other = traced("drawn")
@@ -105,22 +99,16 @@ def test_options_of_jax_that_are_read_later_belong_to_the_form() -> None:
 
 SQUARE = np.random.default_rng(0).normal(size=(5, 4, 4)).astype("float32")
 POSITIVE = SQUARE @ SQUARE.swapaxes(1, 2) + np.eye(4, dtype="float32")
-CALLS: dict[str, Callable[[Any], Any]] = {
+CALLS = {
     "svd": lambda x: jnp.linalg.svd(x),
-    "singular values": lambda x: jnp.linalg.svd(x[:, :3], compute_uv=False),
-    "spectral norm": lambda x: jnp.linalg.norm(x, ord=2),
     "eigh": lambda x: jnp.linalg.eigh(x),
     "eigenvalues": lambda x: jnp.linalg.eigvals(x),
     "qr": lambda x: jnp.linalg.qr(x),
     "cholesky": lambda x: jnp.linalg.cholesky(x),
     "inverse": lambda x: jnp.linalg.inv(x),
-    "determinant": lambda x: jnp.linalg.slogdet(x),
     "solve": lambda x: jnp.linalg.solve(x, x[0]),
-    "pseudoinverse": lambda x: jnp.linalg.pinv(x),
-    "exponential": lambda x: jax.scipy.linalg.expm(x / 9),
     "schur": lambda x: jax.scipy.linalg.schur(x),
     "hessenberg": lambda x: jax.scipy.linalg.hessenberg(x),
-    "triangular": lambda x: jax.scipy.linalg.solve_triangular(x, x[0]),
     "tridiagonal": lambda x: jax.lax.linalg.tridiagonal_solve(x[0], 9 + x[1], x[2], x[:, :2]),
     "products": lambda x: jax.lax.linalg.householder_product(x, x[0]),
     "gradient": jax.grad(lambda x: jnp.linalg.slogdet(x)[1]),
@@ -135,7 +123,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def matrices_per_call(program: Any) -> list[int]:
+def matrices_per_call(program):
     """The number of matrices in each call of LAPACK, from the text of a program."""
     lines = [line for line in program.as_text().splitlines() if "custom_call @lapack_" in line]
     shapes = [re.findall(r"tensor<([\dx]+)x", line) for line in lines]
@@ -144,7 +132,7 @@ def matrices_per_call(program: Any) -> list[int]:
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.more
-def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name: str) -> None:
+def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name):
     batch = jax.vmap(CALLS[name])
     traced = jax.jit(batch).trace(POSITIVE)
     one = traces.unbatched(traced, POSITIVE)
@@ -157,13 +145,13 @@ def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["sine", "one matrix", "fft"])
-def test_programs_that_call_lapack_for_one_matrix_at_most_stay(name: str) -> None:
+def test_programs_that_call_lapack_for_one_matrix_at_most_stay(name):
     functions = {"sine": jnp.sin, "one matrix": lambda x: jnp.linalg.inv(x[0]), "fft": jnp.fft.fft}
     traced = jax.jit(functions[name]).trace(POSITIVE)
     assert traces.unbatched(traced, POSITIVE) is traced
 
 
-def test_all_operations_of_lapack_are_known() -> None:
+def test_all_operations_of_lapack_are_known():
     found = {each.name for name, each in vars(jax.lax.linalg).items() if name.endswith("_p")}
     assert found - traces.LAPACK == {"lu_pivots_to_permutation"}
 
@@ -197,7 +185,7 @@ np.testing.assert_allclose(found.blocks, np.linalg.norm(blocks, 2, (-2, -1)), rt
 
 
 @pytest.mark.more
-def test_runs_that_call_lapack_on_two_devices_do_not_wait_for_each_other() -> None:
+def test_runs_that_call_lapack_on_two_devices_do_not_wait_for_each_other():
     """Without loops they do for ever in jaxlib 0.10; here it takes seconds."""
     ran = subprocess.run(
         [sys.executable, "-c", WAITS], capture_output=True, text=True, timeout=300, check=False
@@ -206,11 +194,11 @@ def test_runs_that_call_lapack_on_two_devices_do_not_wait_for_each_other() -> No
 
 
 @jax.jit
-def first_of(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+def first_of(x, y):
     return jnp.sin(x), x + y
 
 
-READERS: dict[str, tuple[Callable[..., Any], list[bool]]] = {
+READERS = {
     "neither": (lambda x, y: jnp.ones(3), [False, False]),
     "one": (lambda x, y: (x * y, x + 1)[1], [True, False]),
     "a result of a function": (lambda x, y: first_of(x, y)[0], [True, False]),
@@ -226,7 +214,7 @@ READERS: dict[str, tuple[Callable[..., Any], list[bool]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_arguments_that_no_result_depends_on_are_those_that_jax_drops(name: str) -> None:
+def test_arguments_that_no_result_depends_on_are_those_that_jax_drops(name):
     function, want = READERS[name]
     made = jax.jit(lambda *given: function(*given)).trace(*[X, A][: len(want)])
     assert traces.reads(made) == want
@@ -235,18 +223,18 @@ def test_arguments_that_no_result_depends_on_are_those_that_jax_drops(name: str)
     assert head.count("%arg") == sum(want)
 
 
-def test_what_loops_and_branches_take_counts_as_read() -> None:
-    def looped(x: jax.Array, y: jax.Array) -> jax.Array:
+def test_what_loops_and_branches_take_counts_as_read():
+    def looped(x, y):
         return jax.lax.scan(lambda c, _: ((c[0] + 1, c[1] * 2), None), (x, y), None, 3)[0][0]
 
-    def chosen(x: jax.Array, y: jax.Array) -> jax.Array:
+    def chosen(x, y):
         return jax.lax.cond(x[0, 0] > 0, lambda x, y: x, lambda x, y: x + 1, x, y)
 
     for function in (looped, chosen):
         assert traces.reads(jax.jit(function).trace(X, A)) == [True, True]
 
 
-def test_operations_are_those_of_inner_programs_too() -> None:
+def test_operations_are_those_of_inner_programs_too():
     drawn = lambda x: jax.lax.map(lambda k: jax.random.normal(k), jax.random.split(x, 3))
     for function, want in ((drawn, True), (jnp.sin, False)):
         made = jax.jit(function).trace(jax.random.key(0) if want else X)

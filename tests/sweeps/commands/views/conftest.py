@@ -2,33 +2,29 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import xarray as xr
 
 import sweeps
 from dynsim import Status
 from sweeps import Sweep, experiment
-from sweeps.commands.views import live, serve
+from sweeps.commands.views import serve
 
 TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
 AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def closed():
     """Figures that a test drew are closed, as matplotlib warns of more than twenty."""
     yield
     plt.close("all")
 
 
 @pytest.fixture(scope="session")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored(tmp_path_factory):
     """12 runs in two chunks, so that half of them can be lost."""
     out = tmp_path_factory.mktemp("explore") / "runs"
     run = experiment(steps=8, batch=8, length=8)
@@ -38,7 +34,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def diagram(tmp_path_factory):
     """Settings of a phase diagram whose sweeps are stored: training, and descent at infinite T. The
     seeds of its last cell end in two regions."""
     config = sweeps.diagrams.Phase(
@@ -54,11 +50,11 @@ def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., serve.Server]]:
+def started():
     """Starts servers, which end with the test."""
-    servers: list[serve.Server] = []
+    servers = []
 
-    def start(stored: serve.Stored | None, theory: live.Theory) -> serve.Server:
+    def start(stored, theory):
         servers.append(serve.Server(stored, theory))
         threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
         return servers[-1]
@@ -70,7 +66,7 @@ def started() -> Iterator[Callable[..., serve.Server]]:
 
 
 @pytest.fixture(scope="session")
-def screen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def screen(tmp_path_factory):
     """A browser, `screen.Screen`; skips where there is none."""
     pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
     name = "tests.sweeps.commands.views.screen"
@@ -83,7 +79,7 @@ def screen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def runs(stored: Path) -> xr.Dataset:
+def runs(stored):
     """The sweep, as if one seed of a cell and both of another had diverged."""
     found = sweeps.open(stored).load()
     status = found["status"].values
@@ -93,7 +89,7 @@ def runs(stored: Path) -> xr.Dataset:
 
 
 @pytest.fixture
-def theory(runs: xr.Dataset) -> xr.Dataset:
+def theory(runs):
     """A theory of the sweep: one curve without a seed, at other times as well."""
     found = runs.isel(seed=0, drop=True).copy(deep=True)
     found["status"].values[:] = Status.OK
@@ -106,6 +102,6 @@ def theory(runs: xr.Dataset) -> xr.Dataset:
 
 
 @pytest.fixture
-def path(runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path) -> Path:
+def path(runs, theory, tmp_path):
     """A page of the sweep and its theory."""
     return sweeps.explore(runs, theory).write(tmp_path / "page.html")

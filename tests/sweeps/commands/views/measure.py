@@ -8,7 +8,6 @@ take seconds to compute; of each the file has the entropy alone.
 
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 import sweeps
 from sweeps import Sweep, experiment
 from sweeps.commands.views import explore, live, serve
-from tests.sweeps.commands.views.screen import Keys, Screen, opened
+from tests.sweeps.commands.views.screen import Keys, opened
 
 SIDES = (32, 100, 1000)
 """Values of each of the two axes."""
@@ -37,7 +36,7 @@ document.addEventListener(kind, () => {
 """Wait for an event, then for the element that notes its own milliseconds once it is drawn."""
 
 
-def stored(side: int, out: Path) -> Path:
+def stored(side, out):
     rates = {"logspace": [0.01, 10, side]}
     run = experiment(steps=50)
     record = ("entropy", "loss")
@@ -46,11 +45,11 @@ def stored(side: int, out: Path) -> Path:
     return out
 
 
-def took(screen: Screen) -> float:
+def took(screen):
     return screen.until(lambda: screen.run("return window.took"))
 
 
-def of_page(screen: Screen, address: str, side: int) -> str:
+def of_page(screen, address, side):
     """Milliseconds to the map, and from clicks on five cells."""
     screen.open(address)
     marks = "return performance.getEntriesByName('drawn').map((each) => each.startTime)"
@@ -65,11 +64,11 @@ def of_page(screen: Screen, address: str, side: int) -> str:
     return f"map {drawn:.0f} ms, click {said(clicks)}"
 
 
-def said(milliseconds: list[float]) -> str:
+def said(milliseconds):
     return f"{np.median(milliseconds):.0f} ms ({min(milliseconds):.0f} to {max(milliseconds):.0f})"
 
 
-def served(screen: Screen, stored: serve.Stored | None, theory: live.Theory, side: int) -> str:
+def served(screen, stored, theory, side):
     server = serve.Server(stored, theory)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
@@ -79,7 +78,7 @@ def served(screen: Screen, stored: serve.Stored | None, theory: live.Theory, sid
         server.server_close()
 
 
-def sliders(screen: Screen, server: serve.Server) -> str:
+def sliders(screen, server):
     """Milliseconds from a slider to the curve of theory alone, when its program is compiled."""
     screen.open(server.address)
     screen.until(lambda: screen.run("return document.getElementById('live').dataset.answers"))
@@ -91,7 +90,7 @@ def sliders(screen: Screen, server: serve.Server) -> str:
     return said(found)
 
 
-def report(screen: Screen, work: Path) -> Iterator[str]:
+def report(screen, work):
     """Lines of the report."""
     for side in SIDES:
         path = stored(side, work / str(side))
@@ -107,7 +106,7 @@ def report(screen: Screen, work: Path) -> Iterator[str]:
         yield f"slider, T = {length:g}: {served(screen, None, theory, 0)}"
 
 
-def main() -> None:
+def main():
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder) / "profile") as screen:
         for line in report(screen, Path(folder)):
             print(line, flush=True)

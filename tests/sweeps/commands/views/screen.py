@@ -4,9 +4,7 @@ import contextlib
 import importlib.util
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -40,10 +38,10 @@ OPTIONS = (
 class Screen:
     """A page that was opened, and what a reader does with it."""
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver):
         self.driver, self.run = driver, driver.execute_script
 
-    def open(self, address: str, width: int = 1200, dark: bool = False, height: int = 900) -> None:
+    def open(self, address, width=1200, dark=False, height=900):
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.theme(dark)
@@ -51,32 +49,32 @@ class Screen:
         self.driver.get(address)
         self.until(lambda: self.run("return document.body.dataset.drawn"))
 
-    def theme(self, dark: bool) -> None:
+    def theme(self, dark):
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
 
-    def until(self, holds: Callable[[], Any]) -> Any:
+    def until(self, holds):
         return WebDriverWait(self.driver, 60, poll_frequency=0.02).until(lambda _: holds())
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name):
         return self.driver.find_element(By.ID, name)
 
-    def choose(self, control: str, words: str) -> None:
+    def choose(self, control, words):
         """Choose by the words that a reader sees, and wait for what follows."""
         before = self.run("return document.body.dataset.drawn")
         Select(self[control]).select_by_visible_text(words)
         self.until(lambda: self.run("return document.body.dataset.drawn") != before)
 
-    def slide(self, control: str, key: str) -> None:
+    def slide(self, control, key):
         before = self.run("return document.body.dataset.drawn")
         self[control].send_keys(key)
         self.until(lambda: self.run("return document.body.dataset.drawn") != before)
 
-    def over(self, cell: tuple[int, int], words: str, shape: tuple[int, int] = (3, 2)) -> re.Match:
+    def over(self, cell, words, shape=(3, 2)):
         """Move the mouse over a cell, as long as it takes to read `words` there: a single move may
         come before the map listens."""
 
-        def moved() -> re.Match | None:
+        def moved():
             self.mouse(cell, shape, "mouseMoved")
             return re.search(words, self["readout"].text)
 
@@ -84,27 +82,27 @@ class Screen:
         self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **CORNER})
         return self.until(moved)
 
-    def point(self, cell: tuple[int, int], shape: tuple[int, int] = (3, 2)) -> None:
+    def point(self, cell, shape=(3, 2)):
         """Move the mouse from elsewhere to a cell, until the page says what is there. The map has
         to have its size, which is another one once trajectories are next to it."""
         self.until(lambda: self.run(FITS))
         self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **CORNER})
         self.until(lambda: not self["tip"].is_displayed())
 
-        def told() -> bool:
+        def told():
             self.mouse(cell, shape, "mouseMoved")
             return self["tip"].is_displayed()
 
         self.until(told)
 
-    def click(self, cell: tuple[int, int], shape: tuple[int, int] = (3, 2)) -> None:
+    def click(self, cell, shape=(3, 2)):
         """Click on a cell once, and wait for its runs, which are not those of the last one."""
         self.point(cell, shape)
         before = self["runs-title"].text
         self.mouse(cell, shape, "mousePressed", "mouseReleased")
         self.until(lambda: self["runs-title"].text != before)
 
-    def mouse(self, cell: tuple[int, int], shape: tuple[int, int], *kinds: str) -> None:
+    def mouse(self, cell, shape, *kinds):
         """Use the mouse in the middle of a cell, columns and rows from below left; cells of these
         sweeps are as wide as each other."""
         column, row = cell
@@ -117,17 +115,17 @@ class Screen:
             mouse["button"] = "none" if kind == "mouseMoved" else "left"
             self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **mouse})
 
-    def table(self) -> list[list[str]]:
+    def table(self):
         """The numbers of the trajectories: sweep, seed, status, step, value."""
         self.run("document.getElementById('numbers').open = true")
         script = "return [...document.querySelectorAll('#table tbody tr')]"
         cells = f"{script}.map((row) => [...row.cells].map((cell) => cell.textContent))"
         return self.until(lambda: self.run(cells))
 
-    def errors(self) -> list[str]:
+    def errors(self):
         return [each["message"] for each in self.driver.get_log("browser")]
 
-    def barriers(self) -> list[tuple[str, list[str]]]:
+    def barriers(self):
         """What axe finds that keeps somebody from using the page, and where; skips without axe."""
         found = importlib.util.find_spec("axe_core_python")
         if found is None or found.origin is None:
@@ -140,7 +138,7 @@ class Screen:
 
 
 @contextlib.contextmanager
-def opened(profile: Path) -> Iterator[Screen]:
+def opened(profile):
     """A browser with a profile of its own, which nobody asks to download anything."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM or ""

@@ -2,10 +2,7 @@
 and direct solutions, and descent in place of a flow where its steps are too large."""
 
 import math
-from pathlib import Path
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from scipy import integrate, optimize
 import dynsim
 import sweeps
 from dynsim import Status
-from dynsim.classes.tasks import TaskTable
 from odes import growth, symmetric
 from sweeps.systems import budget, layer_diagram
 from sweeps.systems.experiment import experiment
@@ -27,37 +23,26 @@ TIMES = np.array([0.0, 1, 2, 4, 8])
 RISING, FALLING = TIMES, np.array([0, 1, 3, 2, 0.5])
 
 
-def lines(config: sweeps.diagrams.Phase) -> dict[str, np.ndarray]:
+def lines(config):
     """Closed forms, (y, x)."""
     found = layer_diagram.closed_forms(config.plane())
     return {name: values.values.T for name, values in found.items()}
 
 
-def view(config: sweeps.diagrams.Phase, **maps: xr.Dataset) -> sweeps.diagrams.View:
-    unused: Any = None
-    return sweeps.diagrams.View(config.plane(), maps, config.rule(), config.noise, unused, unused)
-
-
-def region(
-    loss_end: float,
-    speed: np.ndarray,
-    entropy_end: float,
-    status: int = Status.OK,
-    tokens: int = 10,
-) -> Region:
+def region(loss_end, speed, entropy_end, status=Status.OK, tokens=10):
     loss = np.geomspace(3.5, loss_end, TIMES.size)
     entropy = np.linspace(math.log(tokens), entropy_end, TIMES.size)
     curves = {"loss": loss, "entropy": entropy, "speed": np.stack([speed, speed], -1)}
     return Region(int(layer_diagram.classify(recorded(status, curves))))
 
 
-def recorded(status: int, curves: dict[str, np.ndarray]) -> xr.Dataset:
+def recorded(status, curves):
     """A single run, as a sweep records it."""
     over = {name: ("time", "class")[: values.ndim] for name, values in curves.items()}
     return xr.Dataset({name: (over[name], curves[name]) for name in curves}).assign(status=status)
 
 
-def test_each_region_has_its_rule() -> None:
+def test_each_region_has_its_rule():
     even = math.log(10)
     assert region(1.76, RISING, even) == Region.NOT_LEARNED
     assert region(1.74, RISING, even) == Region.SCANNING
@@ -74,26 +59,7 @@ def test_each_region_has_its_rule() -> None:
     assert layer_diagram.classify(lost) == Region.DIVERGED
 
 
-def test_nobody_wins_without_others() -> None:
-    assert region(0.1, FALLING, 0.0, tokens=1) == Region.SNAPPED
-    # Of two tokens one has won with more than an effective one and a half.
-    assert region(0.1, FALLING, math.log(1.51), tokens=2) == Region.SNAPPED
-    assert region(0.1, FALLING, math.log(1.49), tokens=2) == Region.WINNER_TAKE_ALL
-    one, two = (
-        sweeps.diagrams.Phase(experiment(task="syn", num_distinct=number, steps=10), resolution=4)
-        for number in (1, 2)
-    )
-    training = xr.Dataset()
-    assert not layer_diagram._has_noise(view(one, simulation=training))
-    assert layer_diagram._has_noise(view(two, simulation=training))
-    assert not layer_diagram._has_noise(view(two))
-    short = sweeps.diagrams.Phase(experiment(length=8, steps=100), resolution=4)
-    assert not layer_diagram._has_noise(view(short, simulation=training))
-    assert list(two.sweeps()) == ["simulation", "symmetric-finite-t"]
-    assert list(short.sweeps()) == ["simulation", "symmetric"]
-
-
-def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
+def test_the_peak_line_is_where_gamma_peaks_at_the_horizon():
     run = experiment(momentum=0.0, steps=50)
     config = sweeps.diagrams.Phase(run, "eta_y:1e-3:1:41", "eta_z:0.1:1:3")
     closed = lines(config)
@@ -103,7 +69,7 @@ def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
         # h' = eta_y / (M - 1 + e^{M h}) per visit (Lemma 3), integrated and maximised with SciPy.
         eta = eta_y[i]
 
-        def gamma(t: float, eta: float = eta) -> float:
+        def gamma(t, eta=eta):
             h = integrate.solve_ivp(
                 lambda _, h: eta / (M - 1 + np.exp(M * h)), (0, t / K), [0.0], rtol=1e-9, atol=1e-12
             ).y[0, -1]
@@ -118,7 +84,7 @@ def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
         np.testing.assert_allclose(closed["rise_end"][:, i], guess / 50)
 
 
-def test_lines_on_other_axes_and_with_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_on_other_axes_and_with_momentum(monkeypatch):
     axes = {"x": "eta_y:0.1:1:5", "y": "eta_z:0.1:1:4"}
     plain, fast = (
         lines(sweeps.diagrams.Phase(experiment(momentum=momentum, steps=100), **axes))
@@ -141,7 +107,7 @@ def test_lines_on_other_axes_and_with_momentum(monkeypatch: pytest.MonkeyPatch) 
         np.testing.assert_allclose(reduced[name], values, rtol=1e-6)
 
 
-def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token() -> None:
+def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token():
     """With momentum, and six classes of two queries."""
     task = dynsim.Syn(2, classes_per_query=3, num_common=2, M=72)
     run = experiment(task=task, momentum=0.5, steps=70)
@@ -155,7 +121,7 @@ def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token() -> N
     np.testing.assert_allclose(lines(config)["bound"], want, rtol=1e-4)
 
 
-def test_noise_rules_where_its_spread_exceeds_mean_and_scale() -> None:
+def test_noise_rules_where_its_spread_exceeds_mean_and_scale():
     logs = np.array([[0.5, 3.0], [0.5, 3.0]])
     found = xr.Dataset(
         {
@@ -179,7 +145,7 @@ def test_noise_rules_where_its_spread_exceeds_mean_and_scale() -> None:
     assert moved.tolist() == [[wins, Region.NOT_LEARNED], [Region.SNAPPED, wins]]
 
 
-def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
+def test_normal_logits_make_a_winner_from_some_spread_on():
     # Of three tokens exp(entropy) is below 2 in half of all cases from here on; by quadrature.
     at = layer_diagram.winning_spread(3)
     rng = np.random.default_rng(1)
@@ -196,7 +162,7 @@ def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
 
 
 @pytest.mark.more
-def test_the_line_is_that_of_the_flow_at_each_point() -> None:
+def test_the_line_is_that_of_the_flow_at_each_point():
     run = experiment(momentum=0.9, steps=60)
     plane = sweeps.Sweep(run, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)})
     line = layer_diagram.tie_line(plane)
@@ -209,111 +175,3 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     # Solved in lockstep with others, to the tolerances of the solver.
     np.testing.assert_allclose(point, one.max(), rtol=1e-3)
     assert values.sel(eta_z=1.0).max() < 0 < point
-
-
-@pytest.mark.more
-def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
-    run = experiment(momentum=0.9, steps=60, length=np.inf)
-    line = layer_diagram.tie_line(sweeps.Sweep(run, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)}))
-    assert line is not None
-    assert line.name == layer_diagram.OVERSHOOT
-    values = line.values
-    task = symmetric.merged(symmetric.symmetric_task(dynsim.SynSmall().build()))
-    one = symmetric.overshoot(task, dynsim.sgd(0.1, 100.0, momentum=0.9), steps=60)
-    point = values.sel(eta_y=0.1, eta_z=100.0)
-    np.testing.assert_allclose(point, np.log(one.max()), rtol=1e-3)
-    assert values.sel(eta_z=1.0).max() < 0 < point
-
-
-@pytest.mark.parametrize("length", [64, np.inf])
-def test_lines_are_of_the_worst_token_and_step_at_every_point(
-    length: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From other formulas of both rates: beyond the rim at every point of the largest eta_Y, where
-    the flow fails, and as far as can be from overshooting where nothing does."""
-    asked: dict[str, Any] = {}
-
-    def worst(task: Any, rule: Any, **options: Any) -> jax.Array:
-        asked.update(options)
-        y, z = (jax.tree.leaves(rule.eta[name])[0] for name in "YZ")
-        found = jnp.stack([y * z**2, y * z, -z]) - 0.5
-        return jnp.where(y > 2, jnp.nan, found)
-
-    monkeypatch.setattr(layer_diagram.symmetric, "instability", worst)
-    monkeypatch.setattr(layer_diagram.symmetric, "overshoot", worst)
-    run = experiment(steps=60, batch=32, length=length)
-    axes = {"eta_y": (0.2, 1.0, 3.0), "eta_z": (0.7, 2.0)}
-    line = layer_diagram.tie_line(sweeps.Sweep(run, axes))
-    assert line is not None
-    name, values = line.name, line.values
-    y, z = (np.array(each) for each in axes.values())
-    want = np.maximum(y[:, None] * z**2, y[:, None] * z) - 0.5
-    failed, tiny = np.log(np.finfo(float).max), np.finfo(float).tiny
-    if np.isinf(length):
-        assert (name, asked) == (layer_diagram.OVERSHOOT, {"steps": 60})
-        want = np.log(np.maximum(want, tiny))
-    else:
-        assert (name, asked) == (layer_diagram.TIES, {"steps": 60, "batch": 32, "length": 64})
-    want[2] = failed
-    np.testing.assert_allclose(values, want, rtol=1e-12)
-    assert values.dims == ("eta_y", "eta_z")
-    for axis, each in axes.items():
-        np.testing.assert_array_equal(values[axis], each)
-
-
-@pytest.mark.parametrize(
-    ("settings", "axis"),
-    [
-        ({"length": np.inf, "rule": "adam"}, "eta_z"),
-        ({"rule": "adam"}, "eta_z"),
-        (
-            {"task": TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])},
-            "eta_z",
-        ),
-        ({}, "batch"),
-    ],
-)
-def test_there_is_no_line_where_the_theory_says_nothing(settings: dict, axis: str) -> None:
-    axes = {"eta_y": (0.1, 1.0), axis: (10.0, 100.0)}
-    assert layer_diagram.tie_line(sweeps.Sweep(experiment(**settings), axes)) is None
-
-
-def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> None:
-    """Where ties are unstable, and where the first step alone, which has no momentum, takes the
-    decoder of two classes of 34 tokens past its peak: in closed form from eta_Y = 6.6 on."""
-    run = experiment(steps=2, momentum=0.9)
-    axes = {"x": "eta_y:6.3:7:2", "y": "eta_z:0.01:100:2"}
-    config = sweeps.diagrams.Phase(run, **axes, out=tmp_path)
-    large = lines(config)["first"] < 1
-    assert large.tolist() == [[False, True], [False, True]]
-    region = xr.DataArray(
-        np.full((2, 2), Region.SNAPPED), {n: list(v) for n, v in config.axes().items()}
-    )
-    asked = []
-
-    def regions(theory: str, points: np.ndarray, folder: str) -> np.ndarray | None:
-        asked.append((theory, points.tolist(), folder))
-        return None if folder.startswith("calm") else np.full(len(points), Region.SCANNING)
-
-    flow, seeded = xr.Dataset({"region": region}), xr.Dataset({"region": region, "share": region})
-    maps = {"simulation": flow, "flow": flow, "noisy": seeded, "calm": flow}
-    noise, where = xr.zeros_like(region) - 1, region.copy(data=large.T)
-    seen = view(config, **maps)._replace(regions=regions)
-    found = dict(layer_diagram._corrected(seen, noise, where))
-    assert list(found) == [
-        "flow with noise",
-        "flow with steps where they are large",
-        "calm with noise",
-    ]
-    text, moved = found["flow with steps where they are large"]
-    assert text == "with large steps"
-    np.testing.assert_array_equal(moved == Region.SCANNING, large.T)
-    points = [[1, 0], [1, 1]]
-    assert asked == [("symmetric-noise", points, f"{n}-with-steps") for n in ("flow", "calm")]
-
-
-def test_the_closed_forms_do_not_describe_adam() -> None:
-    config = sweeps.diagrams.Phase(experiment(rule="adam"), "eta_y:0.1:1:3", "eta_z:0.1:1:2")
-    found = lines(config)
-    assert set(found) == {*layer_diagram.STAGES, "bound", "first"}
-    assert all(values.shape == (2, 3) and np.isnan(values).all() for values in found.values())

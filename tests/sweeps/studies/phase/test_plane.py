@@ -1,20 +1,25 @@
-"""Limits of the settings of a plane, and curves of a made-up map."""
+"""Planes, curves of maps, and the edge of stability against an exact map of descent."""
 
-import dataclasses
-from typing import Any
+import math
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
 
-from sweeps.studies.phase.counts import Tally
+import dynsim
+from dynsim import Status
+from papers.catapult import Network
+from sweeps import cli
+from sweeps.studies.phase import edge
 from sweeps.studies.phase.maps import boundary
 from sweeps.studies.phase.plane import Phase
-from sweeps.studies.phase.regions import BY_STATUS, TRAINED
-from sweeps.systems.experiment import experiment
+from sweeps.studies.phase.regions import BY_EDGE, Stability, stability_of, trained
+from sweeps.systems.experiment import Experiment, experiment
+from tests.systems.catapult import descended
 
 
-def plane(x: str = "eta_y:1:2", y: str = "eta_z:1:2", **settings: Any) -> Phase:
+def plane(x="eta_y:1:2", y="eta_z:1:2", **settings):
     return Phase(experiment(steps=4), x, y, **{"against": "none", **settings})
 
 
@@ -22,19 +27,13 @@ ZOOM = "eta_y:1:1.00001:1000"
 """Over 84 float32 from 1 on, 2^-23 apart: 1e-5 2^23 = 83.9."""
 
 
-def test_a_plane_that_float32_cannot_resolve_is_an_error_or_refined_as_far_as_it_goes() -> None:
-    (wanted,) = plane(ZOOM, resolution=5).sweeps().values()
-    with pytest.raises(ValueError, match=r"axes.eta_y: .* equal in float32 \(85 of 1000 values"):
-        wanted.check()
+def test_a_plane_that_float32_cannot_resolve_is_refined_as_far_as_it_goes():
     found = plane(ZOOM, refine=True, resolution=40)
     across, up = found.axes().values()
     assert (len(across), len(up)) == (85, 40)
     assert (np.diff(np.float32(across)) > 0).all()
     for each in found.sweeps().values():
         each.check()
-    few = plane("eta_y:1:1.000001:1000", "eta_z:1:1.000001", refine=True)
-    with pytest.raises(ValueError, match=r"have 9 and 9 values, .* those that differ in float32; "):
-        few.axes()
     # In double precision all differ, as in theories.
     run = experiment(steps=4, dtype="float64")
     wide = Phase(run, ZOOM, "eta_z:1:2", refine=True, against="none")
@@ -47,20 +46,7 @@ def test_a_plane_that_float32_cannot_resolve_is_an_error_or_refined_as_far_as_it
             each.check()
 
 
-def test_what_a_problem_does_not_say_has_to_be_given() -> None:
-    layer, other = Phase(experiment(steps=4)), Phase(experiment("saxe", steps=4))
-    assert (list(layer.axes()), layer.shown) == (["eta_y", "eta_z"], "entropy")
-    assert (other.shown, other.rule()) == ("loss", BY_STATUS)
-    with pytest.raises(ValueError, match="saxe has no default axes"):
-        other.axes()
-    axes = {"x": "eta:0.1:1", "y": "u0:0.1:1"}
-    assert list(dataclasses.replace(other, **axes).sweeps()) == ["simulation"]
-    best = dataclasses.replace(other, **axes, against="best").sweeps()
-    assert list(best) == ["simulation", "modes"]
-    assert Phase(experiment(steps=4), regions="trained").rule() is TRAINED
-
-
-def test_curves_of_a_map_are_where_its_shares_have_their_level() -> None:
+def test_curves_of_a_map_are_where_its_shares_have_their_level():
     """Shares that are linear in the indices of the points, over a logarithmic and a linear axis."""
     i, j = np.indices((3, 4))
     above = 0.4 * i + 0.05 * j
@@ -98,21 +84,131 @@ def test_curves_of_a_map_are_where_its_shares_have_their_level() -> None:
         pieces[piece] = region, (of, level)
     assert sorted(pieces) == list(range(10))
     assert {*pieces.values()} == {(r, each) for r in ("above", "below") for each in wanted}
-    assert table["x"].attrs == {"units": "1/step", "axis": "rate"}
-    assert table["y"].attrs == {"axis": "size"}
-    # A row has no curves, and a map of single runs no shares.
+    # A row has no curves.
     assert boundary(found.isel(size=[0])).sizes["vertex"] == 0
-    with pytest.raises(ValueError, match="a boundary needs several seeds"):
-        boundary(found.drop_vars("share"))
 
 
-def test_shares_are_linear_between_points_with_runs_and_nearest_in_a_row() -> None:
-    for width in (1, 2, 3):
-        tally = Tally((9, width), BY_STATUS, "loss")
-        tally.counts[0, :, 0], tally.counts[8, :, 1] = 4, 2
-        step = np.arange(9) / 8 if width > 1 else np.repeat([0.0, 1.0], [4, 5])
-        want = np.stack([1 - step, step, 0 * step, 0 * step], -1)
-        # In a row the middle is as near to either end.
-        places = [i for i in range(9) if width > 1 or i != 4]
-        found = tally.shares[places]
-        np.testing.assert_allclose(found, np.repeat(want[places, None], width, 1), atol=1e-12)
+STEPS = 200
+RATES = (0.5, 1.5, 1.9, 2.2, 3.0, 3.5, 4.3, 6.0)
+"""Times the norm of 1: regions end at 2 and 4, and near 2 a run takes longer than its steps."""
+
+
+def run_of(eta):
+    return dynsim.train(
+        Network(),
+        dynsim.sgd(eta),
+        jax.random.key(0),
+        steps=STEPS,
+        batch=math.inf,
+        times=range(STEPS + 1),
+        record=BY_EDGE.record,
+        dtype="float64",
+    )
+
+
+def region(loss, sharpness, status=Status.OK):
+    values = {"loss": ("time", loss), edge.PRECONDITIONED: ("time", sharpness)}
+    return Stability(int(stability_of(xr.Dataset({**values, "status": status}))))
+
+
+def test_regions_of_a_two_layer_linear_network_are_its_exact_ones():
+    found = []
+    for eta in RATES:
+        run = run_of(eta)
+        if run.ok:
+            exact = descended(eta, 1.0, Network().output, STEPS)[:, 0] ** 2 / 2
+            # Weights start in float32, 6e-8 off, which a factor of each of 200 steps multiplies.
+            np.testing.assert_allclose(run["loss"], exact, rtol=1e-3, atol=1e-12)
+        values = (np.asarray(run[name]) for name in BY_EDGE.record)
+        found.append(region(*values, int(run.status)).name)
+    assert found == ["STABLE"] * 3 + ["CATAPULT"] * 3 + ["DIVERGED"] * 2
+
+
+def test_each_region_has_its_rule():
+    assert region([1, 2, 0.1], [1, 1.9, 1]) == Stability.STABLE
+    assert region([1, 2, 0.1], [3, 3, 1]) == Stability.CATAPULT
+    assert region([1, 1.005, 0.1], [3, 3, 1]) == Stability.EDGE
+    assert region([1, 2, 1.1], [3, 3, 1]) == Stability.EDGE
+    assert region([1, 2, 0.1], [3, 3, 2.1]) == Stability.EDGE
+    # Progressive sharpening: the sharpness rose to the edge, and ends above its start.
+    assert region([1, 2, 0.1], [1, 2.1, 1.9]) == Stability.EDGE
+    assert region([1, 2, 0.1], [3, 3, 1], Status.DIVERGED) == Stability.DIVERGED
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
+def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path):
+    """At the start, where it is exact for a small output; the flow takes the output to 0."""
+    axes = {
+        "eta": tuple(np.geomspace(0.5, 8, 30).tolist()),
+        "norm": tuple(np.geomspace(0.25, 2, 20).tolist()),
+    }
+    run = Experiment(Network(), dynsim.sgd(1.0), 20, math.inf, "float64")
+    flows = edge.flow_of(run, axes)
+    # The ends of both axes and ten values between them, of one seed.
+    assert {name: len(values) for name, values in flows.fields.items()} == {
+        "eta": 12,
+        "norm": 12,
+        "seed": 1,
+    }
+    found = edge.edges(run, axes, tmp_path)
+    assert list(map(edge.crosses, found)) == [True, True]
+    eta, norm = np.meshgrid(*axes.values())
+    for name, _, values, _ in found:
+        # As contours are drawn.
+        assert values.dims == ("norm", "eta")
+        # Exact at f = 0, from which the output at the start is 0.01 away.
+        np.testing.assert_allclose(values, np.log(eta * norm / 2), atol=0.01, err_msg=name)
+
+
+@pytest.mark.parametrize("recorded", ["time", "record"])
+def test_lines_are_interpolated_in_the_logarithm_and_along_the_points(recorded):
+    """The logarithm of the sharpness rises with the number of a point on either axis, is largest at
+    the second of three records, is negative at first in a corner, and not known in another one."""
+    axes = {"eta": np.geomspace(0.5, 8, 30), "norm": np.linspace(1, 2, 20)}
+    nodes = [np.unique(np.rint(np.linspace(0, len(v) - 1, 12)).astype(int)) for v in axes.values()]
+    x, y = np.meshgrid(*nodes, indexing="ij")
+    sharp = np.exp(0.1 * x[..., None, None] - 0.07 * y[..., None, None] + [0.2, 0.9, 0.5])
+    sharp[0, 0, 0, 0] = -3.0
+    sharp[-1, -1, 0, 2] = np.inf
+    runs = xr.Dataset({edge.PRECONDITIONED: (("eta", "norm", "seed", recorded), sharp)})
+    found = edge.values_of(runs.isel(seed=0), {n: tuple(v) for n, v in axes.items()})
+    assert list(found) == ["edge-start", "edge"]
+    rise = 0.1 * np.arange(30) - 0.07 * np.arange(20)[:, None] - np.log(2)
+    for values, at in zip(found.values(), (0.2, 0.9), strict=True):
+        assert values.dims == ("norm", "eta")
+        for name, each in axes.items():
+            np.testing.assert_array_equal(values[name], each)
+        # But for the cells of both corners, of 2 or 3 points a side.
+        np.testing.assert_allclose(values[3:17, 3:27], (rise + at)[3:17, 3:27], rtol=1e-9)
+        np.testing.assert_allclose(values[-1, :27], (rise + at)[-1, :27], rtol=1e-9)
+    start, along = found.values()
+    assert start[0, 0] == pytest.approx(np.log(np.finfo(float).tiny))
+    assert along[0, 0] == pytest.approx(0.9 - np.log(2))
+    # What is infinite says nothing; of the other records something is known.
+    assert start[-1, -1] == pytest.approx(2.9 - 19 * 0.07 + 0.2 - np.log(2))
+
+
+def test_trained_is_below_one_and_not_diverged():
+    relative = np.array([0.2, 1.0, 7.0, np.nan, np.inf, 0.2])
+    status = np.array([0, 0, 0, 0, 0, Status.DIVERGED])
+    runs = xr.Dataset({"relative_loss": ("run", relative), "status": ("run", status)})
+    assert trained(runs).values.tolist() == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.more
+def test_a_phase_diagram_has_the_losses_and_regions_of_descent_written_out(tmp_path):
+    """Aligned layers of singular values a take steps of eta a (s - a^2), here in NumPy."""
+    words = "phase saxe --x eta:0.5:5:2 --y u0:0.01:0.1:2 --steps 60 --batch inf --out"
+    assert cli.main([*words.split(), str(tmp_path)]) == 0
+    s = 2.0 ** -np.arange(4)
+    with np.load(tmp_path / "phase.npz") as arrays:
+        status = arrays["simulation/region"]
+        np.testing.assert_array_equal(status, [[Status.OK] * 2, [Status.DIVERGED] * 2])
+        for u0, loss in zip((0.01, 0.1), arrays["simulation/loss"][0], strict=True):
+            a = np.full(4, u0**0.5)
+            for _ in range(60):
+                a += 0.5 * a * (s - a**2)
+            # float32, whose errors grow with the modes.
+            np.testing.assert_allclose(loss, ((a**2 - s) ** 2).sum() / 2, rtol=1e-3)
+    assert (tmp_path / "phase.png").stat().st_size > 10_000

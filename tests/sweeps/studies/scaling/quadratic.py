@@ -28,26 +28,3 @@ class Quadratic(dynsim.Problem):
 
     def observables(self):
         return {"escaped": lambda self, params: 1 / (1 + params["w"] ** -2)}
-
-
-class Wishart(dynsim.Problem):
-    """Descent on |G w|^2 / 2D with a square random matrix G of each seed. The largest curvature
-    approaches 4 and fluctuates as D^(-2/3), by the law of Tracy and Widom.
-
-    Attributes:
-        D: number of weights.
-    """
-
-    D: int = 8
-
-    def init(self, key):
-        first, second = jax.random.split(key)
-        G = jax.random.normal(first, (self.D, self.D))
-        return {"w": jax.random.normal(second, (self.D,)), "G": G}
-
-    def draw(self, key, batch):
-        return jnp.zeros(batch)
-
-    def loss(self, params, data):
-        # The matrix is no weight: nothing changes it.
-        return jnp.sum((jax.lax.stop_gradient(params["G"]) @ params["w"]) ** 2) / (2 * self.D)

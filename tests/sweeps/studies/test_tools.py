@@ -1,13 +1,8 @@
-"""`dynsim figure edge`: what it measures, against averages and eigenvalues in NumPy."""
+"""Axes of tools, errors of theories over planes, and the edge of stability, against NumPy."""
 
-import dataclasses
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,22 +14,82 @@ import sweeps
 from dynsim import Status
 from dynsim.training.recording import PRECONDITIONED
 from papers.central_flows import Network
-from sweeps.commands.line import understood
+from sweeps import cli
 from sweeps.studies import edge
 from sweeps.studies.edge import Edge
+from sweeps.studies.options import axis
 from sweeps.studies.phase.regions import Stability
+from sweeps.systems.experiment import Experiment, experiment
+from tests.sweeps.studies.scaling.quadratic import Quadratic
+
+RUN = experiment()
 
 
-def test_averages_are_those_of_all_stretches() -> None:
+def test_axes_may_be_linear_and_whole():
+    linear = pytest.approx((0.0, 0.3, 0.6, 0.9))
+    assert axis("momentum:0:0.9:4:lin", 9, RUN) == ("momentum", linear)
+    assert axis("eta_y:0.1:10", 3, RUN) == ("eta_y", pytest.approx((0.1, 1.0, 10.0)))
+    assert axis("batch:2:32:3", 9, RUN) == ("batch", (2, 8, 32))
+    assert axis("batch:2,4,3", 9, RUN) == ("batch", (2, 4, 3))
+    # Of a problem of one's own too.
+    own = Experiment(Quadratic(), dynsim.sgd(1.0))
+    np.testing.assert_allclose(axis("curvature:1:4", 3, own)[1], [1, 2, 4])
+
+
+def runs(values, *dims):
+    """Of a plane along `eta_z`, that ended well."""
+    over = [d for d in dims if d in ("eta_z", "seed")]
+    status = np.zeros([values.shape[dims.index(d)] for d in over], int)
+    return xr.Dataset({"z": (dims, values), "status": (over, status)})
+
+
+def test_the_error_is_that_of_the_mean_over_times_and_classes_that_are_there():
+    rng = np.random.default_rng(0)
+    trained, solved = rng.normal(1, 1, (2, 3, 4, 2)), rng.normal(1, 1, (2, 4, 2))
+    # The second point has one class alone.
+    trained[1, ..., 1] = solved[1, :, 1] = np.nan
+    dims = ("eta_z", "seed", "time", "class")
+    theory = runs(solved, *dims[:1], *dims[2:])
+    found = sweeps.relative_error(theory, runs(trained, *dims), "z")
+    for place in range(2):
+        mean = trained[place].mean(0)[:, : 2 - place]
+        apart = solved[place][:, : 2 - place] - mean
+        want = np.linalg.norm(apart) / np.linalg.norm(mean)
+        assert found.values[place] == pytest.approx(want, rel=1e-12)
+    # Of a theory with seeds, the mean over these.
+    both = runs(np.stack([solved - 1, solved + 1], 1), *dims)
+    np.testing.assert_allclose(sweeps.relative_error(both, runs(trained, *dims), "z"), found)
+
+
+def test_a_theory_that_failed_has_no_error():
+    ones = np.ones((2, 3, 4, 2))
+    dims = ("eta_z", "seed", "time", "class")
+    solved = runs(ones[:, 0], "eta_z", "time", "class")
+    solved["status"][0] = dynsim.Status.SOLVER_FAILED
+    found = sweeps.relative_error(solved, runs(ones, *dims), "z")
+    np.testing.assert_array_equal(found, [np.nan, 0])
+
+
+@pytest.mark.more
+def test_descent_has_no_error_where_training_is_descent(tmp_path):
+    words = "validity saxe --x eta:0.1:0.4:2 --y u0:0.05:0.1:2 --batch inf --steps 20 --seeds 2"
+    theories = ["--theories", "descent", "modes"]
+    assert cli.main([*words.split(), *theories, "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "validity.npz") as arrays:
+        # Training is in float32, and modes follow a flow.
+        assert arrays["descent"].max() < 1e-5 < arrays["modes"].min()
+        np.testing.assert_allclose(arrays["u0"], [0.05, 0.1])
+    assert (tmp_path / "validity.png").stat().st_size > 10_000
+
+
+def test_averages_are_those_of_all_stretches():
     values = np.random.default_rng(0).normal(size=(30, 2))
     want = [values[i : i + 7].mean(0) for i in range(24)]
     np.testing.assert_allclose(edge.averaged(values, 7), want, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(("activation", "of"), [("tanh", np.tanh), ("linear", lambda x: x)])
-def test_the_network_has_the_loss_of_its_examples_in_numpy(
-    activation: Any, of: Callable[[np.ndarray], np.ndarray]
-) -> None:
+def test_the_network_has_the_loss_of_its_examples_in_numpy(activation, of):
     problem = Network(inputs=2, width=3, depth=2, activation=activation, examples=5)
     rng = np.random.default_rng(0)
     weights = [rng.normal(size=shape).astype(np.float32) for shape in [(2, 3), (3, 3), (3, 1)]]
@@ -46,11 +101,11 @@ def test_the_network_has_the_loss_of_its_examples_in_numpy(
     np.testing.assert_allclose(found, (missed**2).mean() / 2, rtol=1e-5)
 
 
-def test_errors_are_means_over_the_second_half_of_averages_of_20_steps() -> None:
+def test_errors_are_means_over_the_second_half_of_averages_of_20_steps():
     """Of three weights in two arrays that drift, and losses over stretches of half of the run."""
     rng, number = np.random.default_rng(0), 91
 
-    def drifting(**more: np.ndarray) -> xr.Dataset:
+    def drifting(**more):
         walk = lambda *shape: rng.normal(size=(number, *shape)).cumsum(0)
         arrays = {"params.a": (("time", "m"), walk(2)), "params.b": ("time", walk())}
         curves = {name: ("time", 5 + walk()) for name in ("loss", "other", PRECONDITIONED)}
@@ -77,7 +132,7 @@ def test_errors_are_means_over_the_second_half_of_averages_of_20_steps() -> None
     assert np.isnan([*edge.errors(lost, theory, "other").values()]).all()
 
 
-def test_sharpness_is_measured_at_averaged_weights() -> None:
+def test_sharpness_is_measured_at_averaged_weights():
     """Of a quartic whose weight swings by 1 about a value that falls: 3 times its square there,
     more at either side; at ten times that are evenly spaced over the second half."""
 
@@ -102,7 +157,7 @@ def test_sharpness_is_measured_at_averaged_weights() -> None:
     )
 
 
-def test_theory_tells_the_regions_by_the_sharpness_along_the_flow() -> None:
+def test_theory_tells_the_regions_by_the_sharpness_along_the_flow():
     """What is at a bound counts as beyond it. Seven points, of which two trainings agree."""
     flows = [[0.5, 1.9], [0.5, 2.0], [2.0, 1.0], [3.9, 9.0], [4.0, 1.0], [0.5, 1.0], [0.5, 1.0]]
     dims = ("scale", "eta", "time")
@@ -119,50 +174,8 @@ def test_theory_tells_the_regions_by_the_sharpness_along_the_flow() -> None:
     assert list(edge.shares(found).values()) == pytest.approx([2 / 7, 1 / 3, 0, 2 / 3])
 
 
-PROMPTS = dynsim.Prompts(8, 17, tau_0=0.25, pool=8, num_test=8)
-
-
-@pytest.mark.parametrize(
-    ("word", "problem", "run", "rates"),
-    [
-        ("", Network(), (3000, math.inf), (0.1, 0.3, 0.4, 0.5, 0.6)),
-        ("linear_icl", dynsim.Regression(scale=0.3), (1000, math.inf), (1, 1.86, 1.9, 1.93, 2.03)),
-        ("two_stage", PROMPTS, (300, 64), (1, 2, 4, 8, 16)),
-        ("yz", dynsim.Layer(dynsim.SynSmall(), math.inf), (100, math.inf), (1, 4, 10, 16, 64)),
-    ],
-)
-def test_problems_have_the_runs_of_the_documentation(
-    word: str, problem: dynsim.Problem, run: tuple, rates: tuple
-) -> None:
-    settings = understood(["figure", "edge", *word.split()]).settings
-    assert eqx.tree_equal(settings.run.problem, problem)
-    assert (settings.run.steps, settings.run.batch, settings.rates) == (*run, rates)
-    for each in dataclasses.replace(settings, before=0).sweeps().values():
-        each.check()
-
-
-def test_a_batch_is_a_training_set_and_flows_have_the_tolerance() -> None:
-    more = {"eta": 1.0, "steps": 7, "batch": 3}
-    run = sweeps.experiment("two_stage", d=4, length=5, tau_0=0.2, rule="sgd", **more)
-    found = Edge(run, (0.5, 0.1), "tau_0:0.1:0.4", 2, rtol=1e-3).sweeps()
-    assert {n for n, each in found.items() if each.rtol == 1e-3} == {"flow", "map-flow"}
-    data = found["central"].first.problem.data
-    jax.tree.map(np.testing.assert_array_equal, data, run.problem.draw(jax.random.key(1), 3))
-    for each in ("training", "flow", "central"):
-        assert found[each].fields == {"eta": (0.1, 0.5)}
-        assert found[each].times == tuple(range(8))
-    # To four times the largest rate.
-    np.testing.assert_allclose(found["map-flow"].fields["eta"], [0.1, 2])
-    np.testing.assert_allclose(found["map-flow"].fields["tau_0"], [0.1, 0.4])
-
-
-def test_a_rule_with_another_average_is_an_error() -> None:
-    with pytest.raises(ValueError, match="rule = momentum: must be sgd without momentum"):
-        Edge(sweeps.experiment("linear_icl", momentum=0.9)).sweeps()
-
-
 @pytest.mark.more
-def test_runs_begin_where_descent_at_the_smallest_rate_has_come() -> None:
+def test_runs_begin_where_descent_at_the_smallest_rate_has_come():
     """Weights whose names in a record are in another order than in the model."""
     regression = dynsim.Regression(2, 5, scale=0.5)
     run = sweeps.Experiment(regression, dynsim.sgd(1.0), 10, math.inf)
@@ -178,7 +191,21 @@ def test_runs_begin_where_descent_at_the_smallest_rate_has_come() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, weights)
 
 
-def test_a_picture_has_the_data_of_its_runs() -> None:
+@pytest.mark.full("test_errors_are_means_over_the_second_half_of_averages_of_20_steps")
+def test_the_central_flow_stays_with_descent_beyond_the_edge(tmp_path):
+    """The claims of the documentation: weights ten times nearer than those of the gradient flow,
+    the sharpness of averaged weights within 5 % of the edge, losses within 5 % of the first."""
+    Edge(rates=(0.3, 0.5), resolution=0, out=tmp_path).save()
+    report = json.loads((tmp_path / "edge.json").read_text())
+    for each in report["rates"]:
+        assert each["ended"] == {"training": "OK", "flow": "OK", "central": "OK"}
+        assert each["central"]["apart"] < each["flow"]["apart"] / 10
+        assert abs(each["sharpness"] - 2) < 0.1
+        assert abs(each["central"]["sharpness"] - 2) < 1e-2
+        assert each["central"]["loss"] < 0.05
+
+
+def test_a_picture_has_the_data_of_its_runs():
     """Made-up runs, all of which diverge."""
     config = Edge(sweeps.experiment("papers.central_flows:Network", width=2), (0.1, 0.2))
     dims, rng = ("eta", "time"), np.random.default_rng(0)
@@ -193,17 +220,3 @@ def test_a_picture_has_the_data_of_its_runs() -> None:
     np.testing.assert_array_equal(picture.arrays["map"]["theory"], Stability.STABLE)
     assert picture.report["map"]["diverged below the edge"] == 1
     assert [each["eta"] for each in picture.report["rates"]] == [0.1, 0.2]
-
-
-@pytest.mark.full("test_errors_are_means_over_the_second_half_of_averages_of_20_steps")
-def test_the_central_flow_stays_with_descent_beyond_the_edge(tmp_path: Path) -> None:
-    """The claims of the documentation: weights ten times nearer than those of the gradient flow,
-    the sharpness of averaged weights within 5 % of the edge, losses within 5 % of the first."""
-    Edge(rates=(0.3, 0.5), resolution=0, out=tmp_path).save()
-    report = json.loads((tmp_path / "edge.json").read_text())
-    for each in report["rates"]:
-        assert each["ended"] == {"training": "OK", "flow": "OK", "central": "OK"}
-        assert each["central"]["apart"] < each["flow"]["apart"] / 10
-        assert abs(each["sharpness"] - 2) < 0.1
-        assert abs(each["central"]["sharpness"] - 2) < 1e-2
-        assert each["central"]["loss"] < 0.05

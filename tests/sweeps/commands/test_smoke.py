@@ -1,0 +1,80 @@
+"""Every command once, tiny: it ends well and writes what it should. `compare`, `phase`, `validity`,
+`spectrum` and figures of papers run where their numbers are tested."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import cli
+
+ROWS = [
+    ("explain --steps 6 --length 8 --batch 4", ""),
+    ("sweep FILE --out OUT", "zarr.json"),
+    ("sweep FILE --out OUT --dry-run", ""),
+    ("info", ""),
+    ("info STORE", ""),
+    ("check STORE", ""),
+    ("plot STORE --out OUT.png", ".png npz"),
+    ("explore STORE --out OUT.html", ".html"),
+    ("export STORE --out OUT.csv", ".csv"),
+    ("schema --out OUT.json", ".json"),
+    ("figure 3 --out OUT", "fig3.npz png"),
+    ("figure 8 --out OUT --format svg", "fig8.npz svg"),
+    ("figure 9 --out OUT --format pdf", "fig9.npz pdf"),
+]
+HEADS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!doctype html>"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    out = tmp_path_factory.mktemp("smoke") / "store"
+    sweeps.run(sweeps.load(file(out.with_suffix(".toml"))), out, chunk=2)
+    return out
+
+
+def file(path):
+    text = 'record = ["loss"]\ntimes = 3\n[run]\nproblem = "saxe"\nsteps = 4\nbatch = inf\n'
+    path.write_text(f"{text}[axes]\neta = [0.1, 0.2, 0.3]\nseed = {{range = 2}}\n")
+    return path
+
+
+@pytest.mark.parametrize(("line", "written"), ROWS, ids=[line for line, _ in ROWS])
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
+def test_command_writes_its_files(line, written, store, tmp_path, capsys):
+    if "explore" in line:
+        pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
+    out = tmp_path / "out"
+    line = line.replace("STORE", str(store)).replace("OUT", str(out))
+    assert cli.main(line.replace("FILE", str(file(tmp_path / "f.toml"))).split()) == 0
+    assert capsys.readouterr().out
+    name, *others = written.split() or [""]
+    stem, _, first = name.rpartition(".")
+    for ending in [first, *others] if written else []:
+        path = out / f"{stem}.{ending}" if stem else out.with_suffix(f".{ending}")
+        assert path.read_bytes().startswith(HEADS.get(ending, b""))
+    assert written or not out.exists()
+
+
+def test_a_store_is_described_by_its_records(store, capsys):
+    """Six runs in chunks of two; all ends well."""
+    assert cli.main(["info", str(store), "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["dimensions"] == {"eta": 3, "seed": 2}
+    assert (about["chunks_done"], about["chunks"]) == (4, 4)
+    assert (about["runs_done"], about["runs"], about["status"]) == (6, 6, {"OK": 6})
+    assert about["axes"]["eta"] == [0.1, 0.2, 0.3]
+    assert [each["chunks"] for each in about["made"]] == [[[0, 3]]]
+
+
+def test_a_sweep_ends_with_its_best_cell(tmp_path, capsys):
+    """u0 = 1e-3 of two layers grows by (1 + eta s) a step: the largest rate learns most."""
+    assert cli.main(["sweep", str(file(tmp_path / "a.toml")), "--out", str(tmp_path / "s")]) == 0
+    *_, best, end, _, _, _ = capsys.readouterr().out.split("\n")
+    assert best.startswith("best loss ")
+    assert best.endswith("at eta = 0.3, mean of 2 seeds")
+    assert "upper end" in end
+    loss = sweeps.open(tmp_path / "s").loss.isel(time=-1).mean("seed").values
+    np.testing.assert_allclose(float(best.split()[2]), loss.min(), rtol=1e-2)
