@@ -201,7 +201,9 @@ def executor(
         else:
             target = where
         try:
-            client = stack.enter_context(distributed.Client(target, timeout=WAIT))
+            # Not the default of this process, whose other work with Dask would end with this block.
+            made = distributed.Client(target, timeout=WAIT, set_as_default=False)
+            client = stack.enter_context(made)
         except (OSError, ValueError) as error:
             raise ValueError(f"dask = {where!r}: no scheduler answers there ({error})") from None
         if target is where:

@@ -189,9 +189,11 @@ class Store:
                 f"{self.name}: {len(gone)} files of complete chunks are missing, such as "
                 f"{min(gone)}; these chunks are recomputed"
             )
-        for number in [i for i, own in keys.items() if i % n == k and not gone.isdisjoint(own)]:
+        for number in [i for i, own in keys.items() if not gone.isdisjoint(own)]:
             del times[number]
-            self.chunks.remove(number)
+            # Those of other processes are theirs to remove.
+            if number % n == k:
+                self.chunks.remove(number)
         self.chunks.record.cache_clear()
         newest = sorted(times, key=lambda number: -times[number])[:NEWEST]
         self.place.several(self.chunks.verify, newest)

@@ -1,17 +1,12 @@
 """A process of its own that serves S3 from memory, by moto: prints its port.
 
 GET /control?every=7 makes it answer each seventh request with 500 from then on, by turns before
-and after the request has been carried out; late=5 makes each fifth PUT wait for a second before it
-is; writable=0 forbids to write; put=409 is the answer to all PUTs, or to so many of them as `times`
-says; page=1 answers each GET with a web page; blind=IF_MATCH drops that condition. The answer
-counts the requests since the one before, by method.
+and after the request has been carried out; put=409 is the answer to all PUTs, or to so many of them
+as `times` says; page=1 answers each GET with a web page; blind=IF_MATCH drops that condition.
 """
 
-import collections
 import itertools
-import json
 import threading
-import time
 from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs
 
@@ -30,23 +25,15 @@ class Faulty:
     def __init__(self, application: Callable) -> None:
         self.application = application
         self.turn = threading.Lock()
-        self.counts: collections.Counter[str] = collections.Counter()
-        self.every, self.late, self.writable = 0, 0, True
+        self.every = 0
         self.put, self.times, self.page, self.blind = 0, 0, False, ""
         self.numbers = itertools.count(1)
 
     def __call__(self, environ: dict, start: Callable) -> Iterable[bytes]:
-        put = self.late and environ["REQUEST_METHOD"] == "PUT"
-        if put and next(self.numbers) % self.late == 0:
-            time.sleep(1)
         with self.turn:
             if environ["PATH_INFO"] == "/control":
                 return self.control(parse_qs(environ["QUERY_STRING"]), start)
             method = environ["REQUEST_METHOD"]
-            self.counts[method] += 1
-            if method != "GET" and not self.writable:
-                start("403 Forbidden", [])
-                return []
             if method == "PUT" and self.put and self.times:
                 self.times -= 1
                 start(f"{self.put} Answer", [])
@@ -66,16 +53,13 @@ class Faulty:
 
     def control(self, settings: dict[str, list[str]], start: Callable) -> Iterable[bytes]:
         self.every = int(settings.get("every", ["0"])[0])
-        self.late = int(settings.get("late", ["0"])[0])
-        self.writable = settings.get("writable") != ["0"]
         self.put = int(settings.get("put", ["0"])[0])
         self.times = int(settings.get("times", ["-1"])[0])
         self.page = settings.get("page") == ["1"]
         self.blind = settings.get("blind", [""])[0]
-        counts, self.counts = self.counts, collections.Counter()
         self.numbers = itertools.count(1)
         start("200 OK", [])
-        return [json.dumps(counts).encode()]
+        return []
 
 
 class Quiet(WSGIRequestHandler):

@@ -1,4 +1,4 @@
-"""What long work says of itself, in a notebook and where nobody watches."""
+"""What long work says of itself, in a notebook and where nobody watches, and how it is stopped."""
 
 import io
 import os
@@ -10,17 +10,19 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import dynsim
 import sweeps
-from sweeps import Sweep, experiment
+from sweeps import Experiment, Sweep
 from sweeps.runner import progress
 from sweeps.runner.store.store import Store
+from tests.sweeps.runner.curves import Curve
 
 PATIENCE = 60
 """Seconds to wait for a line on a busy machine before the test fails."""
+SWEEP = Sweep(Experiment(Curve(), dynsim.sgd(0.1), 4, 3), {"seed": {"range": 6}}, record="w")
 
 
 class Log(io.StringIO):
@@ -34,37 +36,41 @@ class Log(io.StringIO):
         self.lines.put(text)
         return len(text)
 
+    def until(self, part: str) -> str:
+        """The first line with `part` in it; `queue.Empty` if none comes."""
+        line = ""
+        while part not in line:
+            line = self.lines.get(timeout=PATIENCE)
+        return line
 
-def until(log: Log, part: str) -> str:
-    """The first line with `part` in it; `queue.Empty` if none comes."""
-    line = ""
-    while part not in line:
-        line = log.lines.get(timeout=PATIENCE)
-    return line
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Called by tests themselves: pytest has a standard error of its own for fixtures."""
+    found = Log()
+    monkeypatch.setattr(sys, "stderr", found)
+    return found
 
 
 def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = watched(monkeypatch)
     monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
-    log = Log()
-    monkeypatch.setattr(sys, "stderr", log)
     with progress.shown(10, 2) as runs:
         runs.computed(1)
-        until(log, "3 of 10")
+        log.until("3 of 10")
         runs.stored(2, 1)
         runs.computed(1)
-        line = until(log, "5 of 10")
+        line = log.until("5 of 10")
     # Two runs were there, two are stored since, of which one diverged, and one is computed.
     assert line.startswith("50 %: 5 of 10, ")
-    assert "left, diverged=1" in line
+    assert "diverged=1" in line
     assert line.endswith("\n")
     assert "\r" not in line
     for item in progress.each(("eq10", "plain"), "theory"):
-        until(log, f", {item}\n")
+        log.until(f", {item}\n")
 
 
 def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    monkeypatch.setattr(sys, "stderr", log)
+    log = watched(monkeypatch)
     with progress.shown(10, 2) as runs:
         runs.stored(8, 0)
     assert list(progress.each("abc")) == ["a", "b", "c"]
@@ -83,7 +89,7 @@ def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
     monkeypatch: pytest.MonkeyPatch,
     record_waits: Callable[[], list[float]],
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", Log())
+    watched(monkeypatch)
     monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
     waits = record_waits()
     with progress.shown(10, 2):
@@ -91,42 +97,36 @@ def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
     assert {*waits} == {seconds}
 
 
-@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    monkeypatch.setattr(sys, "stderr", log)
+    log = watched(monkeypatch)
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    sweep = sweeps.Sweep(
-        sweeps.experiment("sparse_attention", steps=3), {"eta": [0.1, 0.2]}, "plain", ("loss",)
-    )
-    sweeps.run(sweep, progress=False)
+    sweeps.run(SWEEP, progress=False)
     assert log.lines.empty()
-    sweeps.run(sweep)
+    sweeps.run(SWEEP)
     shown = "".join(log.lines.queue)
-    assert "2/2" in shown
+    assert "6/6" in shown
     assert "\r" in shown
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.more
 def test_an_interruption_says_what_is_stored_and_how_to_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = Store.write
+    replace = os.replace
 
-    def stopped(store: Store, *args: Any) -> None:
-        write(store, *args)
-        signal.raise_signal(signal.SIGINT)
+    def stopped(old: str, new: str) -> None:
+        replace(old, new)
+        if str(new).endswith("/0.json"):
+            signal.raise_signal(number)
 
-    monkeypatch.setattr(Store, "write", stopped)
-    sweep = Sweep(experiment(steps=1, length=8, batch=4), {"seed": {"range": 6}}, record=("loss",))
+    monkeypatch.setattr(os, "replace", stopped)
     with pytest.raises(sweeps.Interrupted) as found:
-        sweeps.run(sweep, out := tmp_path / "run", chunk=2)
-    assert str(found.value) == (
-        f"stopped: 2 of 6 runs are stored in {out}. Make the same call again to resume."
-    )
-    assert found.value.number == signal.SIGINT
-    with pytest.raises(sweeps.Interrupted, match="a sweep without `out` keeps nothing"):
-        sweeps.run(sweep, chunk=2)
+        sweeps.run(SWEEP, out := tmp_path / "run", chunk=2)
+    assert f"2 of 6 runs are stored in {out}" in str(found.value)
+    assert found.value.number == number
+    assert Store.open(out).done().tolist() == [True, False, False]
 
 
 ENDLESS = """
@@ -164,7 +164,9 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 @pytest.mark.more
 def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
     number: signal.Signals, tmp_path: Path
@@ -175,8 +177,7 @@ def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
     )
     run = [sys.executable, "endless.py"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    paths = os.pathsep.join([os.getcwd(), *sys.path])
-    environment = os.environ | {"PYTHONPATH": paths}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     with subprocess.Popen(run, cwd=tmp_path, text=True, env=environment, **pipes) as process:
         watchdog = threading.Timer(300, process.kill)
         watchdog.start()
@@ -188,7 +189,7 @@ def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
         _, errors = process.communicate()
         watchdog.cancel()
     assert process.returncode == 128 + number, errors
-    assert "stopped: 0 of 2 runs" in errors
+    assert "0 of 2 runs" in errors
 
 
 def test_waiting_ends_when_the_program_does_or_fails() -> None:

@@ -1,313 +1,249 @@
-"""Sweeps: their runs are single runs, whatever the chunks, tiles and devices."""
+"""A sweep is the loop of `dynsim.train` over its axes, bit for bit, whatever its chunks, tiles,
+devices and processes; and how a sweep is divided."""
 
 import dataclasses
 import gc
 import math
-import re
-import types
 import weakref
-from concurrent.futures import Future
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xarray as xr
 
 import dynsim
 import sweeps
-from dynsim.compiling import Cost
-from odes.yz import population
-from sweeps import Sweep, experiment
-from sweeps.runner import labels, progress, tiles, work
-from sweeps.runner.labels import valid
-from sweeps.runner.program import jobs, kept
-from tests.systems.layers import initial_weights, simulate
+from dynsim import Status
+from sweeps import Experiment, Sweep, experiment
+from sweeps.runner import labels, tiles, work
+from sweeps.runner.program import jobs
+from sweeps.systems import budget
+from tests.sweeps.runner.curves import Curve, Power, Square, alone
 
-pytestmark = pytest.mark.usefixtures("quick_theory")
+RUN = Experiment(Curve(shift=0.3), dynsim.sgd(0.1, momentum=0.4), 5, 3)
 
-TRAINING = experiment(
-    task="syn-medium",
-    steps=6,
-    length=16,
-    batch=8,
-    start="uniform",
-    num_queries=1,
-)
-BY_RATIO = TRAINING.at({"eta": "ratio"})
-GRID = Sweep(
-    BY_RATIO,
-    {"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
-    zip=(("eta_z", "momentum"),),
-    record=("entropy", "loss", "batch_loss"),
-    times=(0, 6),
-    root=7,
-)
+
+class Grid(NamedTuple):
+    """Axes, the single run at a point of them, and options of the sweep and of how it runs."""
+
+    axes: dict[str, Any]
+    single: Any
+    sweep: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+FORMS = {"square": Square(), "power": Power(3.0)}
+RULES = {
+    "momentum": lambda eta: dynsim.sgd(eta, momentum=0.5),
+    "adam": lambda eta: dynsim.adam(eta, b2=0.99),
+}
+KINDS = {
+    "momentum": {"kind": "sgd", "momentum": 0.5},
+    "adam": {"kind": "adam", "b2": 0.99},
+}
+TIMES = {"times": (0, 2, 5)}
+STEPS = {"steps": 5, "batch": 3, "times": [0, 2, 5]}
+GRIDS = {
+    # Three rates, four momenta of which two have rates of their own, and two seeds.
+    "rates": Grid(
+        {"eta": jnp.array([0.125, 0.25, 0.5]), "seed": [7, 0], "momentum": [0.0, 0.5]},
+        lambda eta, momentum, seed: alone(
+            Curve(shift=0.3), dynsim.sgd(eta, momentum=momentum), seed, 11, **STEPS
+        ),
+        {**TIMES, "root": 11},
+        {"chunk": 5, "tile": 4, "devices": 2},
+    ),
+    "zip": Grid(
+        {"shift": [0.1, 0.6, 0.9], "seed": [3], "eta": [0.1, 0.2, 0.05]},
+        lambda shift, seed, eta: alone(
+            Curve(shift=shift), dynsim.sgd(eta, momentum=0.4), seed, **STEPS
+        ),
+        {**TIMES, "zip": [("shift", "eta")]},
+        {"chunk": 2, "devices": 3},
+    ),
+    "kinds": Grid(
+        {"form": FORMS, "rule": KINDS, "eta": [0.1, 0.2]},
+        lambda form, rule, eta: alone(Curve(FORMS[form], 0.3), RULES[rule](eta), 0, **STEPS),
+        TIMES,
+        {"tile": 2},
+    ),
+    "sizes": Grid(
+        {"batch": [3, 5], "width": [1, 3], "seed": [0, 2], "eta": [0.1]},
+        lambda batch, width, seed, eta: alone(
+            Curve(shift=0.3, width=width),
+            dynsim.sgd(eta, momentum=0.4),
+            seed,
+            **{**STEPS, "batch": batch},
+        ),
+        TIMES,
+    ),
+    "steps": Grid(
+        {"eta": [0.1, 0.2], "steps": [2, 5]},
+        lambda eta, steps: alone(
+            Curve(shift=0.3),
+            dynsim.sgd(eta, momentum=0.4),
+            0,
+            steps=steps,
+            batch=3,
+            times=[t for t in (0, 1, 2, 5) if t <= steps],
+        ),
+        {"times": 3},
+    ),
+    "diverging": Grid(
+        {"eta": [1e38, 0.1], "shift": [0.2, 0.4]},
+        lambda eta, shift: alone(Curve(shift=shift), dynsim.sgd(eta, momentum=0.4), 0, **STEPS),
+        TIMES,
+        {"devices": 1},
+    ),
+}
+
+
+def run(grid: Grid, out: Path | None = None, **more: Any) -> Any:
+    sweep = Sweep(RUN, grid.axes, record=("w", "first", "batch_loss"), **grid.sweep)
+    options = {**grid.options, **more}
+    if number := options.pop("devices", None):
+        options["devices"] = jax.devices()[:number]
+    return sweeps.run(sweep, out, progress=False, **options)
+
+
+def same(found: Any, wanted: Any) -> None:
+    for name in wanted.variables:
+        np.testing.assert_array_equal(found[name].values, wanted[name].values, name)
+
+
+def by_two_processes(grid: Grid, out: Path) -> Any:
+    half = run(grid, out, process=(1, 2)).load()
+    assert (half.status == -1).any()
+    return run(grid, out, process=(0, 2), chunk=None)
+
+
+def by_threads(grid: Grid, out: Path) -> Any:
+    with ThreadPoolExecutor(2) as executor:
+        return run(grid, out, executor=executor, devices=None)
+
+
+HOW = {
+    "memory": lambda grid, out: run(grid),
+    "folder": lambda grid, out: run(grid, out),
+    "two processes": by_two_processes,
+    "threads": by_threads,
+}
+CASES = [("rates", how) for how in HOW] + [(name, "memory") for name in GRIDS if name != "rates"]
 
 
 @pytest.fixture(scope="module")
-def whole() -> xr.Dataset:
-    return sweeps.run(GRID).load()
+def loop() -> dict[str, dict[tuple[int, ...], dict[str, np.ndarray]]]:
+    """The single runs of each grid that was asked for, by index."""
+    return {}
 
 
-def same(a: xr.Dataset, b: xr.Dataset, **tolerance: float) -> None:
-    assert set(a.variables) == set(b.variables)
-    for name in a.variables:
-        assert a[name].dims == b[name].dims
-        np.testing.assert_allclose(a[name].values, b[name].values, **{"rtol": 0, **tolerance})
-
-
+@pytest.mark.parametrize(("name", "how"), CASES)
 @pytest.mark.more
-def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> None:
-    assert dict(whole.sizes) == {"ratio": 3, "seed": 2, "eta_z": 2, "time": 2}
-    np.testing.assert_array_equal(whole.time, [0, 6])
-    task = dynsim.SynMedium(1).build()
-    for ratio, seed, i in ((1, 0, 0), (5, 3, 1), (2, 3, 0)):
-        eta_z, momentum = (0.5, 2)[i], (0.1, 0.9)[i]
-        run = simulate(
-            task,
-            dynsim.sgd(ratio * eta_z, eta_z, momentum=momentum),
-            jax.random.fold_in(jax.random.key(7), seed),
-            steps=6,
-            length=16,
-            batch=8,
-            init="uniform",
-            times=[0, 6],
-            record=["entropy", "loss"],
+def test_a_sweep_is_the_loop_of_train_bit_for_bit(
+    name: str, how: str, loop: dict[str, Any], tmp_path: Path
+) -> None:
+    grid = GRIDS[name]
+    found = HOW[how](grid, tmp_path / "s").load()
+    dims = found.status.dims
+    if name not in loop:
+        loop[name] = {
+            index: grid.single(
+                **{
+                    n: v.values.item()
+                    for n, v in found.isel(dict(zip(dims, index, strict=True))).coords.items()
+                    if n in grid.axes
+                }
+            )
+            for index in np.ndindex(found.status.shape)
+        }
+    assert [*dims] == [n for n in grid.axes if n in found.dims]
+    for index, want in loop[name].items():
+        cell = found.isel(dict(zip(dims, index, strict=True)))
+        for quantity in ("w", "first", "status"):
+            have, own = cell[quantity].values, want[quantity]
+            inside = tuple(map(slice, own.shape))
+            np.testing.assert_array_equal(have[inside], own, f"{quantity} of {index}")
+            outside = np.ones(have.shape, bool)
+            outside[inside] = False
+            assert np.isnan(have[outside]).all()
+        ok = np.isfinite(want["batch_loss"])
+        # The only sum, over a batch, is taken in another order: six numbers of float32.
+        np.testing.assert_allclose(
+            cell.batch_loss.values[: len(ok)][ok], want["batch_loss"][ok], rtol=1e-6
         )
-        cell = whole.sel(ratio=ratio, seed=seed, eta_z=eta_z)
-        assert cell.momentum == momentum
-        for name in ("entropy", "loss", "batch_loss"):
-            # Float32 rounding of six steps, in another batch.
-            np.testing.assert_allclose(cell[name], run[name], rtol=3e-5)
+    if name == "zip":
+        assert found.eta.dims == ("shift",)
+    elif name == "diverging":
+        ok = found.status == Status.OK
+        np.testing.assert_array_equal(ok, [[False] * 2, [True] * 2])
+        np.testing.assert_array_equal(found.first_bad_step == -1, ok)
+        np.testing.assert_array_equal(np.isfinite(sweeps.valid(found).first[..., -1]), ok)
+
+
+def test_steps_as_an_axis_record_at_their_own_times() -> None:
+    """And runs of fewer steps than others have nothing at the later ones, as the loop shows."""
+    sweep = Sweep(RUN, GRIDS["steps"].axes, record="w", times=3)
+    for times, dims, want in (
+        (3, ("steps", "record"), [[0, 1, 2, np.nan], [0, 1, 2, 5]]),
+        ("end", ("steps",), [2, 5]),
+    ):
+        found = labels.coordinates(dataclasses.replace(sweep, times=times))["time"]
+        assert found[0] == dims
+        np.testing.assert_array_equal(found[1], want)
 
 
 @pytest.mark.parametrize(
     ("chunk", "tile", "devices"),
     [
         pytest.param(1, 16, 4, marks=pytest.mark.full),
-        (5, 4, 2),
-        pytest.param(100, 2, 4, marks=pytest.mark.full),
+        (7, 2, 3),
+        pytest.param(100, 1, 4, marks=pytest.mark.full),
         pytest.param(7, None, 3, marks=pytest.mark.full),
     ],
 )
 @pytest.mark.more
-def test_chunks_tiles_and_devices_do_not_matter(
-    whole: xr.Dataset, chunk: int, tile: int | None, devices: int
-) -> None:
-    found = sweeps.run(GRID, chunk=chunk, tile=tile, devices=jax.devices()[:devices])
-    # Another batch size may round differently: float32, six steps.
-    same(found, whole, rtol=3e-5)
+def test_chunks_tiles_and_devices_do_not_matter(chunk: int, tile: int | None, devices: int) -> None:
+    found = run(GRIDS["rates"], chunk=chunk, tile=tile, devices=devices).load()
+    wanted = run(GRIDS["rates"]).load()
+    # The loss of a batch is summed up in another order.
+    same(found.drop_vars("batch_loss"), wanted.drop_vars("batch_loss"))
+    np.testing.assert_allclose(found.batch_loss, wanted.batch_loss, rtol=1e-6)
 
 
-@pytest.mark.full("test_chunks_tiles_and_devices_do_not_matter")
-def test_four_devices_give_bitwise_what_one_gives() -> None:
-    one, four = (sweeps.run(GRID, tile=4, devices=jax.devices()[:n]) for n in (1, 4))
-    same(one, four)
-
-
-@pytest.mark.full(
-    "sweeps/systems/test_problems.py::test_a_grid_of_numbers_is_one_program_and_found_again"
-)
-def test_new_values_and_grid_sizes_compile_nothing() -> None:
-    def run(ratios: int, seeds: int, **change: object) -> None:
-        axes = {"ratio": {"linspace": [1, 3, ratios]}, "seed": {"range": seeds}}
-        sweeps.run(Sweep(BY_RATIO, axes, record=("loss",), **change), tile=4)
-
-    jobs.forget()
-    run(4, 2)
-    before = len(jobs.PROGRAMS)
-    run(11, 3)
-    run(17, 2, root=5)
-    assert len(jobs.PROGRAMS) == before
-    run(2, 2)
-    assert len(jobs.PROGRAMS) == before + 1, "another tile is another program"
-
-
-ANEW = """
-import jax, jax.numpy as jnp, dynsim
-class Anew(dynsim.Problem):
-    def init(self, key): return jax.random.normal(key)
-    def draw(self, key, batch): return jax.random.normal(key, (batch,))
-    def loss(self, params, data): return jnp.mean((params - data) ** {number})
-"""
-RULE = """
-import optax, dynsim
-class Longer(dynsim.Rule):
-    def direction(self): return optax.scale({number} + 1.0)
-"""
-
-
-def executed(source: str, name: str, number: int) -> type:
-    found = {"__name__": "anew"}
-    exec(source.format(number=number), found)
-    return found[name]
-
-
-OTHER = executed(ANEW.replace("Anew", "Other"), "Other", 2)
-
-
-def made_by_a_function(number: int) -> type:
-    class Anew(executed(ANEW, "Anew", 0)):
-        def loss(self, params: Any, data: Any) -> Any:
-            return jnp.mean((params - data) ** number)
-
-    return Anew
-
-
-def made_by_types(number: int) -> type:
-    def loss(self: Any, params: Any, data: Any) -> Any:
-        return jnp.mean((params - data) ** number)
-
-    body = {"__module__": "anew", "loss": loss}
-    return types.new_class(
-        "Anew", (executed(ANEW, "Anew", 0),), {}, lambda space: space.update(body)
-    )
-
-
-@pytest.mark.parametrize(
-    ("problem", "rule"),
-    [
-        (lambda number: executed(ANEW, "Anew", number)(), lambda number: dynsim.sgd(0.1)),
-        (lambda number: made_by_a_function(number)(), lambda number: dynsim.sgd(0.1)),
-        (lambda number: made_by_types(number)(), lambda number: dynsim.sgd(0.1)),
-        (lambda number: OTHER(), lambda number: executed(RULE, "Longer", number)(0.1)),
-    ],
-    ids=["file", "function", "types", "rule"],
-)
+@pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
 @pytest.mark.more
-def test_programs_of_classes_that_were_defined_again_are_dropped(
-    problem: Any, rule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are no more than eight besides the current one. Programs of other classes are kept."""
-    monkeypatch.setattr(jobs, "PROGRAMS", {})
-
-    def traced(run: sweeps.Experiment) -> jobs.Program:
-        made = work.Work(Sweep(run, {"eta": [0.1]}, record=("batch_loss",)), tiles.mesh())
-        return made.program(())[1]
-
-    other = sweeps.Experiment(OTHER(), dynsim.sgd(0.1), 1, 2)
-    kept_one = traced(other)
-    number, alive = jobs.MOST_GONE + 2, []
-    for i in range(number):
-        alive.append(weakref.ref(traced(sweeps.Experiment(problem(i), rule(i), 1, 2))))
-        assert len(jobs.PROGRAMS) <= jobs.MOST_GONE + 2
-    assert [each() is not None for each in alive] == [False] * (number - 1) + [True]
-    assert traced(other) is kept_one
-
-
-def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also where their arrays are of the same shapes."""
-    monkeypatch.setattr(jobs, "PROGRAMS", {})
-    # Of 10 operations without arrays, which run for longer than they compile from some turns on.
-    costs = kept.Known({}, Cost(), draws=False, of_seed=Cost(10, 1e-3, 0.0))
-    monkeypatch.setattr(jobs, "Program", lambda job: SimpleNamespace(known=costs))
-    call: Any = GRID.runs({}).call
-    job = jobs.Job((np.zeros(3),), {"eta": 0.1}, (2, 4), call, tiles.mesh())
-    first = jobs.program(job)
-    assert jobs.program(job._replace(arrays=(np.ones(3),), numbers={"eta": 0.2})) is first
-    for change in (
-        {"arrays": (np.zeros(4),)},
-        {"arrays": (np.zeros(3, int),)},
-        {"arrays": [np.zeros(3)]},
-        {"numbers": {"eta": 0.1, "clip": 0.1}},
-        {"tile": (4, 2)},
-        {"call": call._replace(theory=dataclasses.replace(call.theory, at_once=1))},
-        {"call": call._replace(record=("loss",))},
-        {"mesh": tiles.mesh(jax.devices()[:1])},
-        {"state": 8},
-        {"turns": 10**6},
-    ):
-        assert jobs.program(job._replace(**change)) is not first, change
-        assert jobs.program(job) is first
-    assert jobs.program(job._replace(turns=2)) is first, "two turns are as short as one"
-
-
-def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[int] = []
-    seen: list[int] = []
-
-    class Counted(jobs.Program):
-        """Nothing is traced or compiled, and every run ends with its rate as its loss."""
-
-        def __init__(self, job: jobs.Job) -> None:
-            made.append(1)
-            kinds = {"loss": "f4", "status": "i1", "first_bad_step": "i4"}
-            runs = (job.mesh.size, *job.tile)
-            shapes = {n: jax.ShapeDtypeStruct(runs, kind) for n, kind in kinds.items()}
-            self.known = kept.Known(shapes, Cost(), draws=False)
-
-        def start(self) -> Future[Any]:
-            compiled = Future[Any]()
-            compiled.set_result(None)
-            return compiled
-
-        def __call__(self, *arguments: Any) -> Any:
-            seen.append(len(made))
-            found = {n: np.zeros(each.shape, each.dtype) for n, each in self.shapes.items()}
-            found["loss"] += arguments[1].rule.eta["Z"].peak[:, None]
-            return jax.device_put(found)
-
-    monkeypatch.setattr(jobs, "Program", Counted)
-    monkeypatch.setattr(jobs, "MOST_PROGRAMS", 2)
-    monkeypatch.setattr(work, "AHEAD", 1)
-    monkeypatch.setattr(jobs, "PROGRAMS", {})
-    lengths = [4, 5, 6, 7]
-    found = sweeps.run(Sweep(TRAINING, {"eta_z": [1.0, 2.0], "length": lengths}, record=("loss",)))
-    # One is needed and one is ahead, until there are no more.
-    assert seen == [2, 3, 4, 4]
-    assert len(jobs.PROGRAMS) <= 2
-    np.testing.assert_array_equal(found.loss, [4 * [1], 4 * [2]])
-    jobs.forget()
-    assert not jobs.PROGRAMS
+def test_runs_that_diverge_are_data_where_jax_stops_at_nan(name: str) -> None:
+    jax.config.update(name, True)
+    try:
+        found = run(GRIDS["diverging"])
+    finally:
+        jax.config.update(name, False)
+    assert (found.status == Status.DIVERGED).sel(eta=1e38).all()
 
 
 @pytest.mark.more
-def test_static_axes_are_runs_of_their_own_shapes() -> None:
-    # A rate that varies with the shapes comes first.
-    sweep = Sweep(
-        TRAINING,
-        {"eta_z": [1.0, 9.0], "num_queries": [1, 2], "length": [8, math.inf]},
-        zip=(("eta_z", "num_queries", "length"),),
-        record=("attention",),
-    )
-    found = sweeps.run(sweep)
-    assert dict(found.sizes) == {"eta_z": 2, "class": 4, "token": 56}
-    small, large = found.attention
-    assert np.isnan(small[2:]).all()
-    assert np.isnan(small[:, 33:]).all()
-    np.testing.assert_allclose(small[:2, :33].sum("token"), 1, rtol=1e-6)
-    np.testing.assert_allclose(large.sum("token"), 1, rtol=1e-6)
-    one = dataclasses.replace(
-        sweep,
-        axes={"seed": [0]},
-        zip=(),
-        run=TRAINING.at({"eta_z": 1.0, "num_queries": 1, "length": 8}),
-    )
-    np.testing.assert_array_equal(small[:2, :33], sweeps.run(one).attention[0])
+def test_descent_is_that_of_numpy_from_the_start_of_training() -> None:
+    """In float64: shift - w and a quartic, whose gradient is written out here."""
+    axes = {"seed": [4, 1], "eta": [0.01, 0.05], "shift": [0.3, 0.7]}
+    options = {"record": ("w",), "times": (0, 2, 5), "root": 3}
+    found = sweeps.run(Sweep(RUN.at({"momentum": 0.0}), axes, "descent", **options))
+    start = sweeps.run(Sweep(RUN, {"seed": axes["seed"]}, **{**options, "times": (0, 5)})).w[:, 0]
+    for i, j, k in np.ndindex(2, 2, 2):
+        w = start.values[i].astype(np.float64)
+        for step in range(6):
+            if step in (0, 2, 5):
+                have = found.w[i, j, k].sel(time=step)
+                # Rounding of five steps in float64; the start is one of float32.
+                np.testing.assert_allclose(have, w, rtol=1e-6 if step == 0 else 3e-6)
+            w -= axes["eta"][j] * ((w - axes["shift"][k]) * 2 / 2 + 4 * w**3)
 
 
-@pytest.mark.more
-def test_steps_as_an_axis_record_at_their_own_times() -> None:
-    sweep = Sweep(TRAINING, {"steps": [2, 6], "eta_z": [1.0]}, record=("loss",), times=3)
-    found = sweeps.run(sweep)
-    np.testing.assert_array_equal(found.time, [[0, 1, 2, np.nan], [0, 1, 2, 6]])
-    short, long = found.loss.sel(eta_z=1)
-    np.testing.assert_allclose(short[:3], long[:3], rtol=1e-5)
-    assert np.isnan(short[3])
-    assert np.isfinite(long[3])
-    ends = labels.coordinates(dataclasses.replace(sweep, times="end"))["time"]
-    assert ends[0] == ("steps",)
-    np.testing.assert_array_equal(ends[1], [2, 6])
-
-
+@pytest.mark.usefixtures("quick_theory")
 def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -> None:
     """With attention fixed from zero weights, eta_Y t is all that the loss depends on."""
     axes = {"eta_y": [0.5, 8.0, 1.0], "eta_z": [0.0]}
@@ -316,126 +252,6 @@ def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -
     # Closed forms in float64.
     np.testing.assert_allclose([slow[2], middle[1]], fast[0], rtol=1e-12)
     assert fast[0] > 2 * fast[2]
-
-
-# A sweep of each theory.
-@pytest.mark.full(
-    "test_a_run_of_a_sweep_is_the_run_that_simulate_makes",
-    "test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells",
-)
-def test_theories_and_descent_start_where_the_simulation_starts() -> None:
-    axes = {"eta_y": [0.5, 8.0, 1.0], "seed": [4], "eta_z": [0.3]}
-    steps = 3
-    training = experiment(steps=steps, start="uniform")
-    flow, descent, simulated = (
-        sweeps.run(Sweep(training, axes, theory=theory, record=("loss",), times=(0, steps)))
-        for theory in ("plain", "descent", "simulation")
-    )
-    key = jax.random.fold_in(jax.random.key(0), 4)
-    start = initial_weights(dynsim.SynSmall().build(), "uniform", key)
-    for eta_y in axes["eta_y"]:
-        want = population.solve(
-            dynsim.SynSmall(),
-            dynsim.sgd(eta_y, 0.3),
-            [0, steps],
-            init=start,
-            record=["loss"],
-        )
-        got = flow.loss.sel(eta_y=eta_y).squeeze()
-        np.testing.assert_allclose(got, want["loss"], rtol=1e-6)
-    for other in (descent, simulated):
-        np.testing.assert_allclose(other.loss[..., 0], flow.loss[..., 0], rtol=1e-5)
-
-
-def test_a_theory_of_another_system_is_refused() -> None:
-    message = "theory = 'ode': must be one of simulation, des"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Sweep(TRAINING, {"eta_z": [1.0]}, theory="ode").check()
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ({"out": 3}, "out = 3: must be of type str or os.PathLike"),
-        ({"reuse": 3}, "reuse = 3: must be of type str or os.PathLike or list or tuple"),
-        ({"process": 3}, "process = 3: must be two integers (k, n) with 0 <= k < n"),
-        ({"process": (2, 2)}, "process = (2, 2): must be two integers (k, n) with 0 <= k < n"),
-        ({"devices": []}, "devices = []: must be devices, such as jax.devices()"),
-        ({"devices": ["cpu"]}, "devices = ['cpu']: must be devices, such as jax.devices()"),
-        ({"devices": "cpu"}, "devices = 'cpu': must be of type list or tuple"),
-        ({"report": "x"}, "report = 'x': must be a function of a line of text"),
-    ],
-)
-def test_arguments_of_another_kind_are_named(argument: dict[str, Any], message: str) -> None:
-    sweep = Sweep(experiment(steps=1), {"eta_y": [1.0]}, record=("loss",))
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        sweeps.run(sweep, **argument)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda run: Sweep(run, {3: [1.0]}), "setting = 3: must be the name of a setting"),
-        (lambda run: run.setting(3), "setting = 3: must be the name of a setting"),
-        (lambda run: run.at(3), "settings = 3: must be of type collections.abc.Mapping"),
-        (
-            lambda run: Sweep(run, {"rule": [{"momentum": 0.5}]}),
-            "axes.rule = {'momentum': 0.5}: must be the name of a kind, or a table with one as its "
-            "`kind`",
-        ),
-    ],
-)
-def test_settings_and_axes_of_another_kind_are_named(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        make(experiment(steps=1))
-
-
-@pytest.mark.more
-def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
-    """Apart from caches that are full: of a process that runs hundreds, memory does not grow."""
-
-    def living(number: int) -> int:
-        for i in range(4):
-            axes = {"eta": [1.0, 2.0 + number + i]}
-            sweep = Sweep(experiment("sparse_attention", steps=3), axes, "plain", ("loss",))
-            sweeps.run(sweep, tmp_path / f"{number}-{i}", progress=False)
-        gc.collect()
-        return len(gc.get_objects())
-
-    living(0)
-    before = living(10)
-    # Fewer than what one call of a function that is compiled anew leaves.
-    assert living(20) - before < 4 * 10
-
-
-def test_the_values_of_an_axis_may_be_an_array_of_jax() -> None:
-    run = experiment(steps=1)
-    assert Sweep(run, {"eta_y": jnp.array([0.5, 1.0])}).dims[0].axes == {"eta_y": (0.5, 1.0)}
-
-
-@pytest.mark.more
-def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(progress.Runs, "stored", lambda self, *numbers: told.append(numbers))
-    sweep = Sweep(TRAINING, {"eta_y": [0.5, 1.0, 1e38]}, record=("loss",))
-    found = sweeps.run(sweep)
-    assert told == [(3, 1)]
-    found = found.isel(eta_y=slice(1, None))
-    np.testing.assert_array_equal(found.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
-    np.testing.assert_array_equal(np.isfinite(valid(found).loss), [True, False])
-    assert found.first_bad_step[1] >= 1
-
-
-@pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
-@pytest.mark.more
-def test_runs_that_diverge_are_data_where_jax_stops_at_nan(name: str) -> None:
-    sweep = Sweep(TRAINING, {"eta_y": [1.0, 1e38]}, record=("loss",))
-    jax.config.update(name, True)
-    try:
-        found = sweeps.run(sweep)
-    finally:
-        jax.config.update(name, False)
-    assert found.status.values.tolist() == [dynsim.Status.OK, dynsim.Status.DIVERGED]
 
 
 def test_seeds_at_once_are_seeds_in_turn() -> None:
@@ -456,32 +272,52 @@ def test_seeds_at_once_are_seeds_in_turn() -> None:
     assert at_once.shape == (3, 5)
 
 
-@pytest.mark.more
-def test_progress_counts_each_run_of_a_chunk_once() -> None:
-    sweep = Sweep(TRAINING, {"eta_z": [0.1, 0.2, 0.3], "seed": range(3)}, record=("loss",))
-    found = work.Work(sweep, tiles.mesh(jax.devices()[:1], "float32"), chunk=9, tile=4)
-    seen: list[int] = []
-    found.compute(found.plan.layout.region(0), found.variables(), seen.append)
-    # A batch has room for four runs, and holds the three seeds of one rate. A slow one is told of
-    # again while it is computed.
-    assert list(dict.fromkeys(seen)) == [0, 3, 6]
+def planned(axes: dict[str, Any], devices: int = 1, **options: Any) -> work.Work:
+    sweep = Sweep(RUN, axes, record=("batch_loss",))
+    return work.Work(sweep, tiles.mesh(jax.devices()[:devices]), **options)
 
 
-def test_small_sweeps_have_many_chunks_and_full_tiles() -> None:
-    def chunks(seeds: int) -> tuple[int, ...]:
-        sweep = Sweep(TRAINING, {"seed": range(seeds)}, record=("loss",))
-        mesh = tiles.mesh(jax.devices()[:1], "float32")
-        return work.Work(sweep, mesh, tile=4).plan.layout.chunk
+def rates(number: int) -> dict[str, Any]:
+    return {"eta": {"linspace": [0.1, 1, number]}}
 
-    # A tile of 4 is the least, 8 of them are the most, and 32 chunks are wanted in between.
-    assert [chunks(number) for number in (3, 100, 4 * 32 * 3, 10**4)] == [(3,), (4,), (12,), (32,)]
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "options", "chunk", "tile"),
+    [
+        # A tile of 4 is the least, 8 of them are the most, and 32 chunks are wanted in between.
+        ({"seed": range(3)}, 1, {"tile": 4}, (3,), (4, 1)),
+        ({"seed": range(100)}, 1, {"tile": 4}, (4,), (4, 1)),
+        ({"seed": range(4 * 32 * 3)}, 1, {"tile": 4}, (12,), (4, 1)),
+        ({"seed": range(10**4)}, 1, {"tile": 4}, (32,), (4, 1)),
+        # At most 2048 chunks.
+        (rates(2 * 2048), 1, {"tile": 1, "chunk_tiles": 1}, (2,), (1, 1)),
+        (rates(2 * 2048 + 1), 1, {"tile": 1, "chunk_tiles": 1}, (3,), (1, 1)),
+        # Grids are cut along their last axis first, and seeds last; points fill a tile.
+        (
+            {"seed": range(4), **rates(6), "shift": [0.1, 0.2]},
+            1,
+            {"chunk": 5, "tile": 4},
+            (1, 2, 2),
+            (1, 4),
+        ),
+        ({**rates(3), "seed": range(4)}, 1, {"chunk": 7, "tile": 8}, (3, 2), (2, 4)),
+    ],
+)
+def test_a_sweep_is_cut_into_chunks_and_tiles(
+    axes: dict[str, Any],
+    devices: int,
+    options: dict[str, int],
+    chunk: tuple[int, ...],
+    tile: tuple[int, int],
+) -> None:
+    found = planned(axes, devices, **options)
+    assert (found.plan.layout.chunk, found.plan.tile) == (chunk, tile)
 
 
 @pytest.mark.more
 def test_seeds_of_one_point_are_divided_among_devices() -> None:
     def parts(**axes: Any) -> tuple[tuple[int, int], int]:
-        mesh = tiles.mesh(jax.devices()[:4], "float32")
-        made = work.Work(Sweep(TRAINING, axes, record=("loss",)), mesh)
+        made = planned(axes, 4)
         return made.tile, made.plan.devices
 
     assert parts(seed=range(8)) == ((2, 1), 4)
@@ -490,8 +326,24 @@ def test_seeds_of_one_point_are_divided_among_devices() -> None:
     # Five on each of four devices would be eight in a tile, of which three devices have one.
     assert parts(seed=range(17)) == ((8, 1), 3)
     # Grids of all sizes keep one tile, and so one program.
-    grids = [parts(eta_z=np.linspace(0.1, 1, n), seed=range(2)) for n in (11, 16)]
+    grids = [parts(eta=np.linspace(0.1, 1, n), seed=range(2)) for n in (11, 16)]
     assert grids == [((1, 16), 4)] * 2
+
+
+@pytest.mark.parametrize("size", [1, 5, 12, 1000])
+def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int) -> None:
+    varied = {"width": [2, 3], "eta": [1, 2, 3], "seed": {"range": 4}, "shift": [1, 2, 3, 4, 5]}
+    dims = Sweep(RUN, varied).dims
+    layout = work.layout_of(dims, size)
+    visits = np.zeros(layout.shape, int)
+    for number in range(layout.num_chunks):
+        region = layout.region(number)
+        visits[region] += 1
+        assert layout.number(region) == number
+        assert region[0].stop - region[0].start == 1
+        assert math.prod(part.stop - part.start for part in region) <= size
+    assert (visits == 1).all()
+    assert work.layout_of(dims, 20).chunk == (1, 3, 1, 5)
 
 
 @pytest.mark.parametrize(("theory", "by_seed"), [("simulation", True), ("descent", False)])
@@ -501,36 +353,149 @@ def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
     run = experiment(task="overlapping", steps=2, length=8, batch=4, start="uniform")
     axes = {"eta_y": [0.1, 0.2], "K": [2, 3, 4, 5], "seed": {"range": 3}}
     sweep = Sweep(run, axes, theory, record=("loss",))
-    started: list[int] = []
-    monkeypatch.setattr(work.Work, "start", lambda self, region: started.append(region[1].start))
+    monkeypatch.setattr(work.Work, "start", lambda self, region: None)
     one = work.Work(sweep, tiles.mesh(jax.devices()[:1], sweep.dtype), chunk=1, tile=1)
-    number = one.plan.layout.num_chunks
-    assert number == 24
-    places = np.random.default_rng(0).permutation(number).tolist()
+    places = np.random.default_rng(0).permutation(24).tolist()
     starts = lambda region: tuple(part.start for part in region)
     regions = [one.plan.layout.region(place) for place in places]
     given, found = map(starts, regions), list(map(starts, one.in_turn(regions)))
     # Each place of K has a program; the order is kept otherwise.
-    want = sorted(given, key=lambda at: (at[1], at[2] if by_seed else 0))
-    assert found == want
-    assert started[0] == 0
-    assert {*started} == {0, 1, 2, 3}
+    assert found == sorted(given, key=lambda at: (at[1], at[2] if by_seed else 0))
 
 
-@pytest.mark.parametrize(("most", "chunk"), [(100, 1), (12, 1), (11, 2), (2, 6), (1, 12)])
-def test_a_sweep_has_so_many_chunks_at_most(
-    most: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.more
+def test_progress_counts_each_run_of_a_chunk_once() -> None:
+    found = planned({"eta": [0.1, 0.2, 0.3], "seed": range(3)}, chunk=9, tile=4)
+    seen: list[int] = []
+    found.compute(found.plan.layout.region(0), found.variables(), seen.append)
+    # A batch has room for four runs, and holds the three seeds of one rate. A slow one is told of
+    # again while it is computed.
+    assert list(dict.fromkeys(seen)) == [0, 3, 6]
+
+
+@pytest.mark.more
+def test_only_the_last_programs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps.forget()
+    assert not jobs.PROGRAMS
+    monkeypatch.setattr(jobs, "MOST_PROGRAMS", 2)
+    found = sweeps.run(Sweep(RUN, {"width": [1, 2, 3]}, record="w")).load()
+    assert 0 < len(jobs.PROGRAMS) <= 2
+    assert np.isfinite(found.w).sum() == 1 + 2 + 3
+
+
+def problem(number: int) -> Experiment:
+    class Anew(Curve):
+        def loss(self, params: Any, data: Any) -> Any:
+            return super().loss(params, data) * (number + 1)
+
+    return Experiment(Anew(), dynsim.sgd(0.1), 1, 2)
+
+
+def rule(number: int) -> Experiment:
+    class Anew(dynsim.Rule):
+        def direction(self) -> Any:
+            import optax
+
+            return optax.scale(number + 1.0)
+
+    return Experiment(Curve(), Anew(0.1), 1, 2)
+
+
+@pytest.mark.parametrize("make", [problem, rule])
+@pytest.mark.more
+def test_programs_of_classes_that_were_defined_again_are_dropped(
+    make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "MAX_CHUNKS", most)
-    sweep = Sweep(TRAINING, {"eta_y": {"linspace": [0.1, 1, 12]}}, record=("loss",))
-    mesh = tiles.mesh(jax.devices()[:1], sweep.dtype)
-    found = work.Work(sweep, mesh, tile=1, chunk_tiles=1)
-    assert found.plan.layout.chunk == (chunk,)
+    """They are no more than two, here, besides the current one. Those of other classes are kept."""
+
+    def traced(run: Experiment) -> jobs.Program:
+        made = work.Work(Sweep(run, {"eta": [0.1]}, record=("batch_loss",)), tiles.mesh())
+        return made.program(())[1]
+
+    sweeps.forget()
+    other = traced(RUN)
+    monkeypatch.setattr(jobs, "MOST_GONE", 2)
+    number = 4
+    alive = [weakref.ref(traced(make(i))) for i in range(number)]
+    assert [each() is not None for each in alive] == [False] * (number - 1) + [True]
+    assert len(jobs.PROGRAMS) == 2
+    assert traced(RUN) is other
 
 
-@pytest.mark.parametrize(("number", "chunk"), [(2 * 2048, 2), (2 * 2048 + 1, 3)])
-def test_a_large_sweep_has_2048_chunks_at_most(number: int, chunk: int) -> None:
-    sweep = Sweep(TRAINING, {"eta_y": {"linspace": [0.1, 1, number]}}, record=("loss",))
-    mesh = tiles.mesh(jax.devices()[:1], sweep.dtype)
-    found = work.Work(sweep, mesh, tile=1, chunk_tiles=1)
-    assert found.plan.layout.chunk == (chunk,)
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
+def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
+    """Apart from caches that are full: of a process that runs hundreds, memory does not grow."""
+
+    def living(number: int) -> int:
+        for i in range(4):
+            axes = {"eta": [1.0, 2.0 + number + i]}
+            sweep = Sweep(experiment("sparse_attention", steps=3), axes, "plain", ("loss",))
+            sweeps.run(sweep, tmp_path / f"{number}-{i}", progress=False)
+        gc.collect()
+        return len(gc.get_objects())
+
+    living(0)
+    before = living(10)
+    # Fewer than what one call of a function that is compiled anew leaves.
+    assert living(20) - before < 4 * 10
+
+
+@pytest.mark.more
+def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = {"eta": np.linspace(0.1, 1, 10**4), "shift": np.linspace(0.1, 1, 10**4)}
+    # Of each run two weights, status and the first bad step; kept twice.
+    for axes, runs in ((large, 10**8), ({"seed": [0, 1]}, 2)):
+        sweep, needed = Sweep(RUN, axes, record=("w",)), 2 * runs * (2 * 4 + 1 + 4)
+        monkeypatch.setattr(budget, "memory", lambda needed=needed: needed - 1)
+        with pytest.raises(ValueError, match=f"axes.* {runs} runs"):
+            sweeps.run(sweep)
+    monkeypatch.setattr(budget, "memory", lambda: needed)
+    assert sweeps.run(sweep).w.shape == (2, 2)
+    monkeypatch.setattr(budget, "memory", lambda: 2**10)
+    with pytest.raises(ValueError, match=r"a chunk of \d+ runs .* smaller chunk"):
+        sweeps.run(Sweep(RUN, large, record=("w",)), tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+EXTREME = [1e-300, 1e-30, 1.0, 1e30, 1e300]
+ONE = {"task": "syn", "num_queries": 1, "num_distinct": 1, "layout": "paper"}
+TASKS = {
+    "one distinct token": {**ONE, "classes_per_query": 2},
+    "rare": {},
+}
+SGD, ADAM = {"momentum": 0.999999}, {"rule": "adam", "b1": 0.99999, "b2": 0.99999}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "length"),
+    [
+        ("one distinct token", SGD, 4),
+        ("rare", ADAM, math.inf),
+    ],
+)
+@pytest.mark.more
+def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not(
+    name: str, rule: dict[str, Any], length: float, tmp_path: Path
+) -> None:
+    task: dict[str, Any] = TASKS[name]
+    if not task:
+        # A token as rare as float64 can say.
+        probs = np.array([[1.0, 0.0, 1e-300], [0.0, 1.0, 1e-300]])
+        dynsim.save_task(tmp_path / "rare.npz", dynsim.sequence_classes(probs, query=[0, 1]))
+        task = {"task": str(tmp_path / "rare.npz")}
+    run = experiment(**task, **rule, length=length, steps=4, batch=4, dtype="float64")
+    record = ("loss", "entropy", "accuracy")
+    found = sweeps.run(Sweep(run, {"eta_y": EXTREME, "eta_z": EXTREME}, record=record)).load()
+    ok = found.status == Status.OK
+    assert found.status.isin([Status.OK, Status.DIVERGED]).all()
+    for each in record:
+        assert np.isfinite(found[each].where(ok, 0)).all(), each
+    np.testing.assert_array_equal(found.first_bad_step == -1, ok)
+    # Nothing moves at such rates, whatever the gradients are.
+    assert ok.sel(eta_y=1e-300, eta_z=1e-300)
+    if rule is SGD and length == 4:
+        # A step of 1e300 overflows the logits' products in the next one.
+        assert not ok.sel(eta_y=1e300, eta_z=1e300)

@@ -1,5 +1,4 @@
-"""A process of its own that runs a sweep for test_resume.py: prints a line per stored chunk, and
-then waits for a line, or for the end of its input, to go on."""
+"""A process of its own that runs a sweep for test_resume.py: prints a line per stored chunk."""
 
 import sys
 
@@ -13,7 +12,6 @@ write = Store.write
 def write_and_tell(store: Store, region: tuple, arrays: dict, *rest: object) -> None:
     write(store, region, arrays, *rest)
     print("chunk", *(part.start for part in region), flush=True)
-    sys.stdin.readline()
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""The driver of an executor: every chunk is computed, whatever workers do; what fails is named."""
+"""The driver of an executor: every chunk is computed, whatever workers do; what fails is named.
+An executor of our own makes its workers fail, lie, and die as often as a table says."""
 
-import json
+import collections
+import contextlib
 import logging
-import math
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,331 +21,213 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps import Sweep, experiment
+from sweeps import ChunksFailed, Experiment, StoreError, Sweep
 from sweeps.runner import driver
-from sweeps.runner.config import config_of, from_config
-from sweeps.runner.store import StoreError
-from sweeps.runner.store.place import Folder, Place
 from sweeps.runner.store.store import Store
-from sweeps.runner.work import Work
-from sweeps.systems.experiment import Times
+from tests.sweeps.runner.curves import Curve
 
-SWEEP = Sweep(
-    experiment(steps=4, length=8, batch=4),
-    {"eta_y": [0.1, 0.5, 1, 2, 4, 8], "seed": {"range": 2}},
-    record=("loss", "entropy"),
-)
-NUMBER = 6
-"""Of chunks, of two runs each."""
-Answer = driver.Done | driver.Failed
+RUN = Experiment(Curve(), dynsim.sgd(0.1), 4, 3)
+RATES = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4]
+SWEEP = Sweep(RUN, {"eta": RATES, "seed": {"range": 2}}, record=("w",))
+CHUNKS = range(4)
+"""Of four rates with one seed each."""
 PATIENCE = 10
 """Seconds to wait for the driver on a busy machine."""
-_pause = time.sleep
+KilledWorker = type("KilledWorker", (Exception,), {})
+"""As Dask raises it, for a call that was queued on four workers that died."""
+Fault = Callable[["Call"], Any]
 
 
-def run(out: Path, executor: Executor) -> None:
-    sweeps.run(SWEEP, out, executor=executor, chunk=2, tile=2)
+class Call:
+    """A call for a chunk: the number of it, how often it was called for before, and what Dask would
+    do for it."""
+
+    def __init__(self, executor: "Faulty", job: driver.Job, number: int) -> None:
+        self.executor, self.job, self.number = executor, job, number
+        self.before = executor.submitted[number]
+        executor.submitted[number] += 1
+
+    def compute(self) -> Any:
+        return driver.compute(self.job, self.number)
+
+    def begin(self) -> None:
+        """As a worker that computes the chunk does, and leaves where it dies."""
+        place = self.job.place()
+        records = f"status/.chunks-{self.job.store}"
+        place.records = records
+        place.put(f"{records}/{self.number}.{self.job.attempt}.tried", b"")
+
+    def die(self) -> Any:
+        """Over the chunk, for which an executor calls another worker."""
+        self.begin()
+        return self.compute()
+
+    def wait_for(self, number: int, times: int) -> None:
+        """Until a chunk has been called for so often."""
+        end = time.monotonic() + PATIENCE
+        while self.executor.submitted[number] < times and time.monotonic() < end:
+            time.sleep(0.005)
+
+
+class Faulty(ThreadPoolExecutor):
+    def __init__(self, fault: Fault = Call.compute, threads: int = 1) -> None:
+        super().__init__(threads)
+        self.fault = fault
+        self.submitted: collections.Counter[int] = collections.Counter()
+
+    def submit(self, function: Callable, /, *given: Any, **named: Any) -> Future:
+        if function is driver.compute:
+            return super().submit(self.fault, Call(self, *given))
+        return super().submit(function, *given, **named)
+
+
+def run(out: Path, executor: Executor, sweep: Sweep = SWEEP, chunk: int = 4) -> Any:
+    with executor:
+        return sweeps.run(sweep, out, executor=executor, chunk=chunk, tile=2, progress=False)
 
 
 @pytest.fixture(scope="module")
-def whole() -> dict[str, np.ndarray]:
-    found = sweeps.run(SWEEP, chunk=2, tile=2).load()
-    return {str(name): array.values for name, array in found.variables.items()}
+def whole() -> Any:
+    return sweeps.run(SWEEP, tile=2).load()
 
 
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
-    """Three threads, each of which counts as a worker."""
-    monkeypatch.setattr(driver, "name", lambda: threading.current_thread().name)
-    with ThreadPoolExecutor(3, "worker") as executor:
-        # Threads are started as they are needed: here all are there from the beginning.
-        all_there = threading.Barrier(3)
-        list(executor.map(lambda _: all_there.wait(), range(3)))
-        yield executor
-
-
-def assert_same(out: Path, whole: dict[str, np.ndarray]) -> None:
-    found = sweeps.open(out).load()
-    for name, values in whole.items():
-        np.testing.assert_array_equal(found[name].values, values)
-
-
-@pytest.mark.more
-def test_chunks_are_those_of_one_process(
-    workers: ThreadPoolExecutor, whole: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    run(tmp_path / "s", workers)
-    assert_same(tmp_path / "s", whole)
-    # One that has lost a file since is computed anew, also the first.
-    (tmp_path / "s/loss/c/0/0").unlink()
-    run(tmp_path / "s", workers)
-    assert_same(tmp_path / "s", whole)
-
-
-def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(
-    workers: ThreadPoolExecutor,
-    whole: dict[str, np.ndarray],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tried: list[str] = []
-    compute = driver.compute
-
-    def fails_at_4(job: driver.Job, number: int) -> Answer:
-        if number != 4:
-            return compute(job, number)
-        tried.append(driver.name())
-        return driver.Failed(driver.name(), "ValueError: no luck")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "compute", fails_at_4)
-        with pytest.raises(
-            sweeps.ChunksFailed,
-            match=r"1 of 6 chunks failed 3 times[^:]*:\n  chunk 4 \(eta_y 4:6, seed 0:1\)",
-        ) as caught:
-            run(tmp_path / "s", workers)
-    assert list(caught.value.reasons) == [4]
-    assert "no luck" in str(caught.value)
-    assert len(tried) == driver.TRIES
-    status = Store.open(tmp_path / "s").done()
-    np.testing.assert_array_equal(status, np.arange(NUMBER) != 4)
-    # Nothing is lost: the next one does what is left.
-    run(tmp_path / "s", workers)
-    assert_same(tmp_path / "s", whole)
-
-
-@pytest.mark.more
-def test_a_worker_that_fails_at_everything_spoils_no_chunk(
-    workers: ThreadPoolExecutor,
-    whole: dict[str, np.ndarray],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It would be free again at once, and waits after each failure, twice as long as before."""
-    waited: list[float] = []
-    compute = Work.compute
-
-    def broken(self: Work, *options: object) -> dict[str, np.ndarray]:
-        if driver.name().endswith("_0"):
-            raise OSError("no device")
-        return compute(self, *options)
-
-    monkeypatch.setattr(driver.time, "sleep", lambda seconds: (waited.append(seconds), _pause(1.0)))
-    monkeypatch.setattr(Work, "compute", broken)
-    run(tmp_path / "s", workers)
-    assert_same(tmp_path / "s", whole)
-    assert waited[:1] == [0.1]
-    assert waited == sorted(waited)
-
-
-def test_one_worker_alone_tries_three_times(
-    whole: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tries: list[int] = []
-    compute = driver.compute
-
-    def fails_twice(job: driver.Job, number: int) -> Answer:
-        tries.append(number)
-        if tries.count(number) < driver.TRIES:
-            return driver.Failed(driver.name(), "OSError: not yet")
-        return compute(job, number)
-
-    monkeypatch.setattr(driver, "compute", fails_twice)
-    with ThreadPoolExecutor(1) as executor:
-        run(tmp_path / "s", executor)
-    assert sorted(tries) == sorted(3 * list(range(NUMBER)))
-    assert_same(tmp_path / "s", whole)
-
-
-def test_no_answer_is_believed(
-    whole: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An executor that answers something else, or that a chunk is stored which is not."""
-    compute, wrong = (
-        driver.compute,
-        iter([None, "done", driver.Done("w", "2", 0), driver.Done("w", 2, 0)]),
+def fails(number: int, answer: Callable[[Call], Any], times: int = 10**6) -> Fault:
+    """Workers that fail at a chunk."""
+    return lambda call: (
+        answer(call) if call.number == number and call.before < times else call.compute()
     )
 
-    def wrong_at_first(job: driver.Job, number: int) -> object:
-        return next(wrong, None) or compute(job, number) if number else driver.Done("w", 2, 0)
 
-    with ThreadPoolExecutor(1) as executor:
-        with monkeypatch.context() as patch:
-            patch.setattr(driver, "compute", wrong_at_first)
-            with pytest.raises(sweeps.ChunksFailed, match="but it is not") as caught:
-                run(tmp_path / "s", executor)
-        assert list(caught.value.reasons) == [0]
-        assert Store.open(tmp_path / "s").done().tolist() == [False, *[True] * (NUMBER - 1)]
-        run(tmp_path / "s", executor)
-    assert_same(tmp_path / "s", whole)
+def raises(error: BaseException) -> Callable[[Call], Any]:
+    def answer(call: Call) -> None:
+        raise error
+
+    return answer
 
 
-def test_an_executor_that_breaks_keeps_what_is_stored(
-    whole: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    class Breaking(ThreadPoolExecutor):
-        given = 0
-
-        def submit(self, function: Callable, /, *given: object, **named: object) -> Future:
-            self.given += 1
-            if self.given > 3:  # the store, and two chunks
-                raise BrokenProcessPool("a process died")
-            return super().submit(function, *given, **named)
-
-    with Breaking(1) as executor, pytest.raises(StoreError, match=r"a process died.* are stored"):
-        run(tmp_path / "s", executor)
-    with ThreadPoolExecutor(1) as executor:
-        run(tmp_path / "s", executor)
-    assert_same(tmp_path / "s", whole)
-
-
-class Dead(BaseException):
-    """The end of a worker that computes, after which it does nothing."""
-
-
-KilledWorker = type("KilledWorker", (Exception,), {})
-"""As Dask raises it, for a call that was queued on four workers that died."""
-
-
-class Deadly(ThreadPoolExecutor):
-    """An executor whose workers may die over a chunk. As Dask, it repeats the call of one that did,
-    and gives up calls that were queued on four of them; or it breaks, as that of Python."""
-
-    def __init__(self, breaks: bool = False, queued: Sequence[int | None] = ()) -> None:
-        super().__init__(1)
-        self.breaks, self.queued, self.deaths, self.broken = breaks, iter(queued), 0, False
-        self.calls: list[Any] = []
-        self.called = threading.Condition()
-
-    def submit(self, function: Callable, /, *given: Any, **named: object) -> Future:
-        with self.called:
-            self.calls.append(given[1])
-            self.called.notify()
-        return super().submit(self._repeated, function, *given)
-
-    def _repeated(self, function: Callable, *given: Any) -> object:
-        if self.broken:
-            raise BrokenProcessPool("a process died")
-        if function is driver.compute and given[1] == next(self.queued, None):
-            # The driver knows of the first two deaths over chunk 0, as it submits it again.
-            known = lambda: not self.deaths or self.calls.count(0) > min(self.deaths, 2)
-            with self.called:
-                self.called.wait_for(known, PATIENCE)
-            raise KilledWorker
-        for _ in range(4):
-            try:
-                return function(*given)
-            except Dead as death:
-                self.deaths += 1
-                if self.breaks:
-                    self.broken = True
-                    raise BrokenProcessPool("a process died") from death
+def queued(call: Call) -> Any:
+    """Workers die over chunk 0, and calls for chunk 1, queued on them, are given up with them."""
+    if call.number == 0:
+        return call.die()
+    if call.number == 1 and call.before < 2:
+        # The driver knows of the death by now.
+        call.wait_for(0, call.before + 2)
         raise KilledWorker
+    return call.compute()
 
 
-@pytest.fixture
-def lethal(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Chunks over which workers die."""
-    numbers: set[int] = set()
-    compute, remove = Work.compute, Folder.remove
-
-    def dies(self: Work, region: tuple[slice, ...], *options: Any) -> dict[str, np.ndarray]:
-        if region[0].start // 2 in numbers:
-            raise Dead
-        return compute(self, region, *options)
-
-    def stays(self: Folder, key: str) -> None:
-        if not isinstance(sys.exc_info()[1], Dead):
-            remove(self, key)
-
-    monkeypatch.setattr(Work, "compute", dies)
-    monkeypatch.setattr(Folder, "remove", stays)
-    return numbers
+def lies(call: Call) -> Any:
+    """Answers something else, or that a chunk is stored which is not."""
+    wrong = (None, "done", driver.Done("w", "2", 0), driver.Done("w", 2, 0))  # type: ignore
+    return wrong[call.number] if call.before == 0 else call.compute()
 
 
-FOUR = Sweep(
-    experiment(steps=4, length=8, batch=4),
-    {"eta_y": [0.1, 0.5, 1, 2, 4, 8, 9, 10]},
-    record=("loss",),
-)
-"""Four chunks, of two runs each."""
+def failed(call: Call) -> Any:
+    return driver.Failed("a worker", f"ValueError: no luck {call.before}")
 
 
-@pytest.mark.parametrize("numbers", [{1}, {0, 3}, {0, 1, 2, 3}])
+DIED = "its worker died 3 times"
+FAULTS: dict[str, tuple[Fault, dict[int, str]]] = {
+    "none": (Call.compute, {}),
+    "fails": (fails(2, failed), {2: "no luck 2"}),
+    "fails twice": (fails(2, failed, 2), {}),
+    "raises": (fails(3, raises(OSError("no device"))), {3: "OSError: no device"}),
+    "all fail": (failed, dict.fromkeys(CHUNKS, "no luck 2")),
+    "lies at first": (lies, {}),
+    "always lies": (fails(0, lambda call: driver.Done("w", 2, 0)), {0: "but it is not"}),
+    "dies over a chunk": (fails(1, Call.die), {1: DIED}),
+    "dies over two": (
+        lambda call: call.die() if call.number in (0, 3) else call.compute(),
+        {0: DIED, 3: DIED},
+    ),
+    "dies twice": (fails(1, Call.die, 2), {}),
+    "dies behind another": (queued, {0: DIED}),
+    "dies before it begins": (fails(2, raises(KilledWorker())), {2: "died before it began"}),
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_what_fails_is_named_and_everything_else_is_computed(
+    how: str, whole: Any, tmp_path: Path
+) -> None:
+    fault, reasons = FAULTS[how]
+    executor = Faulty(fault)
+    with pytest.raises(ChunksFailed) if reasons else contextlib.nullcontext() as caught:
+        run(tmp_path / "s", executor)
+    if caught is not None:
+        first, *lines = str(caught.value).splitlines()
+        assert f"{len(reasons)} of 4 chunks" in first
+        assert [*caught.value.reasons] == [*reasons]
+        for line, (number, reason) in zip(lines, reasons.items(), strict=True):
+            (rate, seed) = divmod(number, 2)
+            where = f"eta {4 * rate}:{4 * rate + 4}, seed {seed}:{seed + 1}"
+            assert line.startswith(f"  chunk {number} ({where})")
+            assert reason in line
+            assert reason in caught.value.reasons[number]
+            assert executor.submitted[number] == 3
+    store = Store.open(tmp_path / "s")
+    assert {*np.flatnonzero(~store.done()).tolist()} == {*reasons}
+    assert not [*(tmp_path / "s").rglob("*.tried")]
+    # Nothing is lost: the next one does what is left, and again what has lost a file since.
+    (tmp_path / "s/w/c/0/1/0").unlink(missing_ok=True)
+    found = run(tmp_path / "s", Faulty())
+    for name in whole.variables:
+        np.testing.assert_array_equal(found[name], whole[name])
+
+
+@pytest.mark.parametrize("number", [10, 13])
 @pytest.mark.more
-def test_a_chunk_over_which_three_workers_die_is_named_and_the_others_are_done(
-    numbers: set[int], lethal: set[int], tmp_path: Path
-) -> None:
-    lethal |= numbers
-    for _ in range(2):
-        with Deadly() as executor, pytest.raises(sweeps.ChunksFailed) as caught:
-            sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
-        assert executor.deaths == driver.TRIES * len(numbers)
-        assert caught.value.reasons == dict.fromkeys(numbers, "its worker died 3 times")
-        for number in numbers:
-            where = f"chunk {number} (eta_y {2 * number}:{2 * number + 2}): its worker died 3 times"
-            assert where in str(caught.value)
-        assert {*np.flatnonzero(~Store.open(tmp_path / "s").done()).tolist()} == numbers
-        assert not [*(tmp_path / "s").rglob(f"*{driver.MARK}")]
-    lethal.clear()
-    with Deadly() as executor:
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
-    np.testing.assert_array_equal(
-        sweeps.open(tmp_path / "s").loss, sweeps.run(FOUR, chunk=2, tile=2).loss
-    )
+def test_ten_chunks_that_failed_are_named_and_the_rest_counted(number: int, tmp_path: Path) -> None:
+    rates = [0.1 + i / 100 for i in range(number)]
+    sweep = Sweep(RUN, {"eta": rates}, record=("w",))
+    with pytest.raises(ChunksFailed) as caught:
+        run(tmp_path / "s", Faulty(failed), sweep, 1)
+    _, *lines = str(caught.value).splitlines()
+    assert len(lines) == (10 if number == 10 else 11)
+    assert lines[9].startswith("  chunk 9 (eta 9:10)")
+    assert number == 10 or "3 more" in lines[10]
+    assert len(caught.value.reasons) == number
 
 
-def test_chunks_queued_on_workers_that_died_over_another_one_have_not_failed(
-    lethal: set[int], tmp_path: Path
-) -> None:
-    lethal.add(0)
-    # Of the calls for chunks 0, 1, 2, 3, 0, 1, 0, 1, those for chunk 1 are given up.
-    queued = [None, 1, None, None, None, 1, None, 1]
-    with Deadly(queued=queued) as executor, pytest.raises(sweeps.ChunksFailed) as caught:
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
-    assert [*caught.value.reasons] == [0]
-    assert Store.open(tmp_path / "s").done().tolist() == [False, True, True, True]
-
-
-def test_workers_that_die_before_they_begin_are_not_tried_for_ever(tmp_path: Path) -> None:
-    """As where their installation is broken."""
-    with Deadly() as executor:
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
-    (record,) = (tmp_path / "s").rglob("2.json")
-    record.unlink()
-    message = "its worker died before it began"
-    with Deadly(queued=[2, 2, 2]) as executor, pytest.raises(sweeps.ChunksFailed, match=message):
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
-
-
-def test_a_worker_that_dies_before_there_is_a_store_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(*_: object) -> None:
-        raise Dead
-
-    with monkeypatch.context() as patch, Deadly() as executor:
-        patch.setattr(driver, "create", dies)
-        with pytest.raises(StoreError, match="the worker that should create the store died"):
-            sweeps.run(FOUR, tmp_path / "s", executor=executor)
-    assert not (tmp_path / "s").exists()
+def breaks(call: Call) -> Any:
+    if call.number == 2:
+        call.begin()
+    if call.number >= 2:
+        raise BrokenProcessPool("a process died")
+    return call.compute()
 
 
 def test_an_executor_that_breaks_names_the_chunks_that_were_computed(
-    lethal: set[int], tmp_path: Path
+    whole: Any, tmp_path: Path
 ) -> None:
-    lethal.add(2)
-    with Deadly(breaks=True) as executor, pytest.raises(StoreError) as caught:
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+    with pytest.raises(StoreError) as caught:
+        run(tmp_path / "s", Faulty(breaks))
     first, *named = str(caught.value).splitlines()
     assert "a process died" in first
-    assert named == ["  chunk 2 (eta_y 4:6)"]
+    assert named == ["  chunk 2 (eta 4:8, seed 0:1)"]
     # Not those of an earlier call.
-    executor = Deadly()
+    executor = Faulty()
     executor.shutdown()
     with pytest.raises(StoreError, match="no more work") as caught:
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
-    assert "chunk" not in str(caught.value).split("Finished chunks")[1]
+        run(tmp_path / "s", executor)
+    assert "chunk 2" not in str(caught.value)
+    np.testing.assert_array_equal(run(tmp_path / "s", Faulty()).w, whole.w)
+
+
+class Maker(Faulty):
+    def submit(self, function: Callable, /, *given: Any, **named: Any) -> Future:
+        assert function is not driver.compute
+        return super().submit(self.fault, given[0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [(raises(KilledWorker()), "create the store died"), (raises(OSError("no disk")), "no disk")],
+)
+def test_a_worker_that_makes_no_store_is_an_error(fault: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=named):
+        run(tmp_path / "s", Maker(fault))
+    assert not (tmp_path / "s").exists()
 
 
 def test_calls_that_cannot_be_cancelled_do_not_keep_a_driver(
@@ -365,38 +246,27 @@ def test_calls_that_cannot_be_cancelled_do_not_keep_a_driver(
             signal.raise_signal(signal.SIGTERM)
             return Endless()
 
-    with ThreadPoolExecutor(1) as executor:
-        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2)
-    (record,) = (tmp_path / "s").rglob("2.json")
-    record.unlink()
+    sweeps.run(SWEEP, tmp_path / "s", chunk=4, tile=2)
+    store = Store.open(tmp_path / "s")
+    store.chunks.remove(2)
     monkeypatch.setattr(driver, "CANCELLING", 0.01)
     # Of a store that is there, and of one that has to be made.
-    for name, stored in (("s", "6 of 8 runs are stored"), ("t", "no run is stored")):
+    for name, stored in (("s", "12 of 16 runs"), ("t", "no run")):
         with pytest.raises(sweeps.Interrupted, match=stored):
-            sweeps.run(FOUR, tmp_path / name, executor=Executes(), chunk=2)
+            run(tmp_path / name, Executes())
     assert not ended
     over.set()
 
 
-class Calling(dynsim.Problem):
-    """Its loss calls Python, which fails in some runs.
-
-    Attributes:
-        scale: above 2, the call fails.
-    """
+class Calling(Curve):
+    """Its loss calls Python, which fails where `scale` is 3."""
 
     scale: float = 1.0
-
-    def init(self, key: Any) -> Any:
-        return jax.random.normal(key)
-
-    def draw(self, key: Any, batch: int) -> Any:
-        return jax.random.normal(key, (batch,))
 
     def loss(self, params: Any, data: Any) -> Any:
         like = jax.ShapeDtypeStruct((), jnp.float32)
         found = jax.pure_callback(called, like, jnp.float32(self.scale), vmap_method="sequential")
-        return jnp.mean((params - data) ** 2) + found
+        return super().loss(params, data) + found
 
 
 def called(scale: np.ndarray) -> np.ndarray:
@@ -410,14 +280,13 @@ LINE = called.__code__.co_firstlineno + 1
 def test_an_error_of_a_callback_is_one_message_with_its_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = sweeps.Experiment(Calling(), dynsim.sgd(0.1), 2, 2)
-    sweep = Sweep(run, {"scale": [1.0, 2.0, 3.0]}, record=("batch_loss",))
-    with (
-        caplog.at_level(logging.DEBUG),
-        ThreadPoolExecutor(1) as executor,
-        pytest.raises(sweeps.ChunksFailed) as caught,
-    ):
-        sweeps.run(sweep, tmp_path / "s", executor=executor, chunk=1, tile=1)
+    sweep = Sweep(
+        Experiment(Calling(), dynsim.sgd(0.1), 2, 2),
+        {"scale": [1.0, 2.0, 3.0]},
+        record=("batch_loss",),
+    )
+    with caplog.at_level(logging.DEBUG), pytest.raises(ChunksFailed) as caught:
+        run(tmp_path / "s", Faulty(), sweep, 1)
     assert [*caught.value.reasons] == [2]
     _, line = str(caught.value).splitlines()
     assert f"KeyError: 3.0 ({__file__}, line {LINE}: return np.float32(" in line
@@ -434,119 +303,29 @@ def test_forked_workers_are_refused_before_they_hang(
     assert "get_context('spawn')" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"out": None}, "executor: its workers write to a store"),
-        ({"process": (0, 2)}, r"process = \(0, 2\): an executor has workers of its own"),
-        ({"devices": jax.devices()}, "devices: an executor's workers have their own"),
-    ],
-)
-def test_what_does_not_go_with_an_executor_is_refused(
-    change: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    given = {"out": tmp_path / "s", **change}
-    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match=message):
-        sweeps.run(SWEEP, given.pop("out"), executor=executor, **given)
-    assert not (tmp_path / "s").exists()
-
-
-def test_another_store_at_the_address_is_refused(
+def test_a_worker_of_another_store_fails_and_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of another configuration, of which nothing is imported, whatever it says about itself;
-    and one of the same that has been made anew. Failures in a row are waited after."""
+    """Of another configuration, whatever it says about itself, and of the same that has been made
+    anew; a lost lock; and failures in a row are waited after: from a tenth of a second on, twice as
+    long each time, and up to half a minute."""
     waited: list[float] = []
-    monkeypatch.setattr(driver.time, "sleep", waited.append)
+    monkeypatch.setattr(time, "sleep", waited.append)
     monkeypatch.setattr(driver, "name", lambda: "a worker")
-    nothing = driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
-    assert isinstance(nothing, driver.Failed)
-    assert "no such sweep" in nothing.reason
-    with ThreadPoolExecutor(1) as executor:
-        run(tmp_path / "s", executor)
+    sweeps.run(SWEEP, tmp_path / "s", chunk=4, tile=2)
     store = Store.open(tmp_path / "s")
     job = driver.Job(str(tmp_path / "s"), store.fingerprint, 2, store=store.id)
-    assert isinstance(driver.compute(job, 0), driver.Done)
-    for other in (job._replace(digest="another"), job._replace(store="another")):
+    done = driver.compute(job, 0)
+    assert done == driver.Done("a worker", 4, 0)
+    for other, why in (
+        (job._replace(digest="another"), "contains another sweep here"),
+        (job._replace(store="another"), "contains another sweep here"),
+        *([(driver.Job(str(tmp_path / "nothing"), "", None), "no such sweep")] * 9),
+    ):
         found = driver.compute(other, 0)
         assert isinstance(found, driver.Failed)
-        assert "contains another sweep here" in found.reason
-    for _ in range(8):
-        driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
-    # From a tenth of a second on, twice as long each time, and up to half a minute.
-    assert waited == pytest.approx([0.1, *(min(0.1 * 2**i, 30) for i in range(10))])
-
-
-@pytest.mark.parametrize(
-    ("system", "theory", "axes", "times"),
-    [
-        # An infinite number, integers and a list have to come back as what they are.
-        ("yz", "simulation", {"length": [8, math.inf], "seed": [0, 3]}, (0, 3)),
-        ("yz", "eq10", {"eta_y": [0.1, 1e17 / 3]}, 3),
-        ("qkv", "simulation", {"seed": [0, 3]}, "end"),
-        ("two_stage", "ode", {"tau": [0.1, 0.2]}, 3),
-        ("transformer", "simulation", {"seed": [0, 3]}, 2),
-    ],
-)
-def test_workers_make_the_same_sweep_from_its_json(
-    system: str, theory: str, axes: dict[str, list[float]], times: Times
-) -> None:
-    sweep = Sweep(experiment(system), axes, theory, times=times, root=5)
-    config = config_of(sweep)
-    again = from_config(json.loads(json.dumps(config)))
-    assert config_of(again) == config
-    assert (again.dims, again.times) == (sweep.dims, sweep.times)
-    ours, theirs = (next(s.slices()) for s in (sweep, again))
-    found, wanted = again.runs(theirs), sweep.runs(ours)
-    assert found.call == wanted.call
-    jax.tree.map(np.testing.assert_array_equal, found.numbers, wanted.numbers)
-
-
-def test_chunks_are_submitted_1024_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interruption is looked for at least five times a second."""
-    done, waited = np.zeros(3000, bool), []
-    layout = SimpleNamespace(num_runs=6000, runs_in=lambda done: 2 * done.sum())
-    where = Place()
-    where.fence = "f"
-    store = SimpleNamespace(
-        id="s",
-        place=where,
-        done=done.copy,
-        layout=layout,
-        interrupted=None,
-        check=lambda: None,
-    )
-
-    class Executes(Executor):
-        def submit(self, function: Callable, /, *given: Any, **named: object) -> Future:
-            job, number = given
-            assert (function, job.store, job.fence) == (driver.compute, "s", "f")
-            future: Future[driver.Done] = Future()
-            future.set_result(driver.Done("w", 2, 0))
-            done[number] = True
-            return future
-
-    def waits(running: Iterable[Future], seconds: float, until: str) -> Any:
-        waited.append((len([*running]), seconds, until))
-        return wait(running, seconds, until)
-
-    monkeypatch.setattr(driver, "wait", waits)
-    monkeypatch.setattr(driver, "take_over", lambda *_: None)
-    monkeypatch.setattr(driver, "_check_program", lambda *_: None)
-    job = driver.Job("somewhere", "", None)
-    driver.work_off(Executes(), store, job, None)  # pyright: ignore[reportArgumentType]
-    assert waited == [(n, 0.2, "FIRST_COMPLETED") for n in (1024, 1024, 3000 - 2 * 1024)]
-
-
-@pytest.mark.parametrize("number", [1, 10, 11, 13])
-def test_ten_chunks_that_failed_are_named_and_the_rest_counted(number: int) -> None:
-    region = lambda chunk: (slice(2 * chunk, 2 * chunk + 2), slice(0, 1))
-    layout = SimpleNamespace(num_chunks=20, region=region)
-    store = SimpleNamespace(name="s", layout=layout, dims=("eta_y", "seed"))
-    first, *named = driver._message(store, {i: f"why {i}" for i in range(number)}).splitlines()
-    assert first.startswith(f"s: {number} of 20 chunks failed 3 times each")
-    assert named[:10] == [
-        f"  chunk {i} (eta_y {2 * i}:{2 * i + 2}, seed 0:1): why {i}"
-        for i in range(min(number, 10))
-    ]
-    assert named[10:] == ([f"  and {number - 10} more"] if number > 10 else [])
+        assert why in found.reason
+    assert waited == pytest.approx([min(0.1 * 2**i, 30) for i in range(11)])
+    assert driver.compute(job, 1) == driver.Done("a worker", 4, 0)
+    driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
+    assert waited[-1] == 0.1

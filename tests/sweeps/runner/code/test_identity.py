@@ -56,10 +56,6 @@ FIELD = net("return self.f(1.0)", tail="").replace(
 Files = dict[str, Any]
 ROWS: dict[str, tuple[Files, Files]] = {
     "constant": ({"main.py": net("return S", "S = 1.0")}, {"main.py": net("return S", "S = 9.0")}),
-    "dictionary": (
-        {"main.py": net("return S['a']", "S = {'a': 1.0}")},
-        {"main.py": net("return S['a']", "S = {'a': 9.0}")},
-    ),
     "array": (
         {"main.py": net("return S.sum()", "S = np.array([1.0, 0.0])")},
         {"main.py": net("return S.sum()", "S = np.array([1.0, 8.0])")},
@@ -71,17 +67,6 @@ ROWS: dict[str, tuple[Files, Files]] = {
     "data": (
         {
             "main.py": net("return D.sum()", "D = np.load(Path(__file__).with_name('d.npy'))"),
-            "d.npy": np.ones(1),
-        },
-        {"d.npy": np.full(1, 9.0)},
-    ),
-    "closure": (
-        {
-            "main.py": net(
-                "return held()",
-                "def made(d): return lambda: jnp.asarray(d).sum()\n"
-                "held = made(np.load(Path(__file__).with_name('d.npy')))",
-            ),
             "d.npy": np.ones(1),
         },
         {"d.npy": np.full(1, 9.0)},
@@ -99,10 +84,6 @@ ROWS: dict[str, tuple[Files, Files]] = {
             "d.py": "def d(f): return lambda: f()",
         },
         {"d.py": "def d(f): return lambda: 9 * f()"},
-    ),
-    "partial": (
-        {"main.py": net("return p()", "p = functools.partial(max, 1.0, 0.0)")},
-        {"main.py": net("return p()", "p = functools.partial(max, 9.0, 0.0)")},
     ),
     "inherited": (
         {"main.py": HEAD + "class Net(Base): pass" + TAIL},
@@ -154,8 +135,6 @@ BUILT = """
 import dataclasses, equinox as eqx, odes
 from dynsim.training.rule import UpdateRule
 S = np.float32({s})
-class Inner(eqx.Module):
-    scale: object
 class Net(Base):
     table: object = dataclasses.field(default_factory=lambda: jnp.ones(2))
     factor: float = 1.0
@@ -175,9 +154,6 @@ def changed(code: str, tail: str = TAIL) -> tuple[Files, Files]:
 ENTERING: dict[str, tuple[Files, Files]] = {
     "built_array": changed(
         "    def build(self, rule): return dataclasses.replace(self, table=jnp.full(2, S))"
-    ),
-    "built_number": changed(
-        "    def build(self, rule): return dataclasses.replace(self, factor=float(S))"
     ),
     "built_rule": changed(
         "class Mine(UpdateRule):\n    def build(self): return dynsim.sgd(0.1 * float(S))\n"
@@ -204,16 +180,6 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "    def __post_init__(self): self.made = jnp.full(2, S)\n"
         "    def scale(self): return self.made.sum()"
     ),
-    "not_init_number": changed(
-        "    made: float = eqx.field(init=False)\n"
-        "    def __post_init__(self): self.made = float(S)\n"
-        "    def scale(self): return self.made"
-    ),
-    "not_init_module": changed(
-        "    made: Inner = eqx.field(init=False)\n"
-        "    def __post_init__(self): self.made = Inner(jnp.full(2, S))\n"
-        "    def scale(self): return self.made.scale.sum()"
-    ),
     "table_of_a_task": changed(
         "class Pair(dynsim.Task):\n"
         "    def build(self):\n"
@@ -236,25 +202,10 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "OPTIONS = {'theory': 'decay', 'axes': {'eta': [0.1, 0.2]}, 'record': ['weight']}"
     ),
     # Not named by anybody before.
-    "nested_arrays": changed(
-        "    def build(self, rule):\n"
-        "        return dataclasses.replace(self, data=[Inner({'a': jnp.full(2, S)})])\n"
-        "    def scale(self): return self.data[0].scale['a'].sum()"
-    ),
-    "integers": changed(
-        "    def build(self, rule):\n"
-        "        return dataclasses.replace(self, data=jnp.full(2, int(S), jnp.int32))\n"
-        "    def scale(self): return self.data.sum().astype(jnp.float32)"
-    ),
     "one_entry": changed(
         "    def build(self, rule):\n"
         "        return dataclasses.replace(self, data=jnp.ones(999).at[500].set(S))\n"
         "    def scale(self): return self.data[500]"
-    ),
-    "decay_of_a_rule": changed(
-        "class Mine(UpdateRule):\n"
-        "    def build(self): return dynsim.adamw(0.1, decay=0.1 * float(S))\n"
-        "RULE = Mine()\nOPTIONS = {'axes': {'seed': [0, 1]}}"
     ),
     "peak_of_a_schedule": changed(
         "class Mine(UpdateRule):\n"
@@ -272,17 +223,9 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "        return dataclasses.replace(self, data=jnp.asarray(made))\n"
         "    def scale(self): return 1.0 + 0.0 * self.data.sum()"
     ),
-    "order": changed(
-        "    def build(self, rule):\n"
-        "        return dataclasses.replace(self, table=jnp.array([1.0, 2.0])[:: int(2 - S) or 1])"
-    ),
 }
 """What enters a program as an argument, and is not in its text."""
 SAME: dict[str, tuple[Files, Files]] = {
-    "comment": (
-        {"main.py": net("return 1.0")},
-        {"main.py": net("return 1.0  # the usual one")},
-    ),
     "layout": ({"main.py": net("return (1.0)")}, {"main.py": net("return (\n        1.0\n    )")}),
     "renamed": (
         {"main.py": net("one = jax.jit(lambda: 1.0); return one()")},
@@ -292,7 +235,6 @@ SAME: dict[str, tuple[Files, Files]] = {
         {"main.py": net("return one()", "@jax.jit\ndef one(): return jnp.cos(0.0)")},
         {"main.py": net("return two()", "@jax.jit\ndef two(): return jnp.cos(0.0)")},
     ),
-    "default_factory": changed("    pass"),
     "built_alike": changed(
         "    def build(self, rule): return dataclasses.replace(self, table=jnp.full(2, S / S))"
     ),
@@ -350,7 +292,7 @@ def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str
 
 
 FULL = {*ROWS, *ENTERING, *SAME} - {
-    *("helper", "optax", "callback", "default_factory"),
+    *("helper", "optax", "callback"),
     *("built_array", "rule_along_an_axis", "built_data", "table_of_a_task", "needs"),
 }
 """Packages of which others show the same, or `test_agreement.py` and `test_problems.py`."""

@@ -1,14 +1,14 @@
-"""What buckets need in place of renames and locks: claims, leases, and requests sent again."""
+"""What buckets need in place of renames and locks: claims, leases, and requests sent again; and
+answers of a server that are not what they seem."""
 
 import contextlib
 import datetime
+import itertools
 import json
 import re
-import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +16,39 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, cli, experiment, output
-from sweeps.runner.run import files
-from sweeps.runner.store import RECORDS, Layout, StoreError, Variable, bucket
+from sweeps import Sweep, cli, output
+from sweeps.runner.run import create, files
+from sweeps.runner.store import RECORDS, StoreError, bucket
 from sweeps.runner.store.bucket import Bucket
 from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
-
-pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
-
-SWEEP = Sweep(
-    experiment(steps=2, length=8, batch=4), {"eta_y": {"linspace": [0.1, 4, 20]}}, record=("loss",)
+from tests.sweeps.runner.store.places import (
+    AXES,
+    EMPTY,
+    LAYOUT,
+    VARIABLES,
+    InBucket,
+    at,
+    filled,
+    values,
 )
+
+obstore = pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
 
 
 @pytest.fixture
 def address() -> str:
     """A place in the memory of this process, which knows conditions as buckets do."""
-    return f"memory://runs/{uuid.uuid4().hex}"
+    return InBucket().out
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only waiting moves, and no lease but those asked for is renewed."""
-    now = [0.0]
-    monkeypatch.setattr(bucket, "clock", lambda: now[0])
-    monkeypatch.setattr(bucket, "pause", lambda seconds: now.append(now.pop() + seconds))
-    return now
+    found = [0.0]
+    monkeypatch.setattr(bucket, "clock", lambda: found[0])
+    monkeypatch.setattr(bucket, "pause", lambda seconds: found.append(found.pop() + seconds))
+    return found
 
 
 @pytest.fixture
@@ -53,64 +59,22 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "RETRIES", bucket.RETRIES | {"backoff": backoff})
 
 
-def create(address: str, values: list[float]) -> None:
-    """An empty store of a sweep along `values`, which its configuration and coordinate hold."""
-    variables = {
-        name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i1"))
-    }
-    sweep = Sweep(SWEEP.run, {"eta_y": values}, record=("loss",))
-    place(address).create(files(sweep, Layout((len(values),), (1,)), variables))
+def make(address: str, values: list[float]) -> None:
+    """An empty store along `values`, which its configuration and coordinate hold; the sweep may be
+    one that another process has begun to make."""
+    sweep = Sweep(EMPTY.run, {**AXES, "eta_y": values}, record=("loss",), times=(0, 2))
+    place(address).create(files(sweep, LAYOUT, VARIABLES))
 
 
 def inside(address: str) -> dict[str, bytes]:
     """What there is at an address, but for the group and the marker, which are of one store."""
-    bucket = Bucket(address)
-    keys = [
-        each["path"].removeprefix(f"{bucket.path}/") for each in bucket.listed(str(bucket.path))
-    ]
-    kept = [key for key in keys if key != "zarr.json" and not key.startswith(RECORDS)]
-    return {key: bucket.look(f"{bucket.path}/{key}").value for key in kept}
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("ftp://bucket/run", "ftp://bucket/run: must be a folder, or a folder in a bucket: s3://"),
-        ("s3://Bucket/run", "with a bucket of lower-case letters"),
-        ("s3://key:secret@bucket/run", "credentials come from the environment"),
-        ("gs://bucket/", "gs://bucket/: must be"),
-        ("az://bucket/a/../b", "must be"),
-        ("memory://a?b", "must be"),
-        (Path("s3://Bucket/run"), "s3://Bucket/run: must be"),
-    ],
-)
-def test_an_address_that_cannot_be_one_is_refused_by_name(address: Any, message: str) -> None:
-    for use in (sweeps.open, lambda where: sweeps.run(SWEEP, where)):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            use(address)
-
-
-@pytest.mark.full("test_the_commands_read_and_write_a_bucket")
-def test_a_figure_keeps_its_sweeps_in_a_bucket_and_its_files_in_a_folder(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    # As the option --out of a figure, which is a path, and goes on from there.
-    out = Path(f"{address}/fig")
-    found = sweeps.run(SWEEP, out / "simulation")
-    assert sweeps.open(f"{address}/fig/simulation").equals(found)
-    (written,) = output.write(out, "picture", arrays={"y": np.ones(2)})
-    assert written == Path("out/fig/picture.npz")
-    assert {p.name for p in tmp_path.iterdir()} == {"out"}
-
-
-def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(StoreError, match=re.escape('pip install "dynsim[cloud]"')):
-        sweeps.open("s3://bucket/run")
-
-
-SWAP = Bucket.swap
+    kept = InBucket()
+    kept.path = str(Bucket(address).path)
+    return {
+        key: value
+        for key, value in kept.files().items()
+        if key != "zarr.json" and not key.startswith(RECORDS)
+    }
 
 
 class Killed(BaseException):
@@ -121,112 +85,86 @@ def interrupted(
     monkeypatch: pytest.MonkeyPatch, at: int, act: Callable[[], object], create: Callable
 ) -> int:
     """Create while something else happens before put number `at`; returns the number of puts."""
-    count, turn = [0], threading.Lock()
+    count, turn, put = itertools.count(1), threading.Lock(), Bucket.swap
+    dead = []
 
     def counted(its: Bucket, *arguments: Any) -> Any:
         with turn:
-            count[0] += 1
-            if count[0] == at:
-                act()
-            if act is die and 0 < at <= count[0]:
-                # Nothing is heard of what the dying do afterwards.
+            if dead:
                 raise Killed
-            return SWAP(its, *arguments)
+            if next(count) == at:
+                try:
+                    act()
+                except Killed:
+                    # Nothing is heard of what the dying do afterwards.
+                    dead.append(True)
+                    raise
+            return put(its, *arguments)
 
     with monkeypatch.context() as during:
         during.setattr(Bucket, "swap", counted)
         create()
-    return count[0]
+    return next(count) - 1
 
 
 def die() -> None:
-    """Stands for a kill."""
+    raise Killed
 
 
 def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, other = [1.0, 2.0], [3.0, 4.0, 5.0]
-    puts = interrupted(monkeypatch, 0, die, lambda: create(f"{address}/alone", mine))
-    wanted = inside(f"{address}/alone")
+    mine, other = AXES["eta_y"], [3.0, 4.0, 5.0, 6.0, 7.0]
+    puts = interrupted(monkeypatch, 0, die, lambda: make(f"{address}/alone", mine))
+    wanted, swap = inside(f"{address}/alone"), Bucket.swap
     assert puts > 5
-
-    def completed(place: str) -> None:
-        with pytest.raises(FileExistsError, match="has been made by another"):
-            create(place, mine)
-        assert inside(place) == wanted
-        assert Store.open(place).config["axes"] == {"eta_y": mine}
-
-    def overtaken(place: str, at: int, values: list[float]) -> None:
-        """Somebody else makes a sweep of `values` before put number `at`."""
-
-        def overtake() -> None:
-            # Whoever has put the group, all files are those that it speaks of.
-            late = pytest.raises(FileExistsError) if at > 1 else contextlib.nullcontext()
-            with late, monkeypatch.context() as alone:
-                alone.setattr(Bucket, "swap", SWAP)
-                create(place, values)
-
-        with pytest.raises(FileExistsError) if at == 1 else contextlib.nullcontext():
-            interrupted(monkeypatch, at, overtake, lambda: create(place, mine))
-
-    for at in range(1, puts + 1):
-        place = f"{address}/killed-{at}"
+    for at_put in range(1, puts + 1):
+        out = f"{address}/killed-{at_put}"
         with pytest.raises(Killed):
-            interrupted(monkeypatch, at, die, lambda place=place: create(place, mine))
+            interrupted(monkeypatch, at_put, die, lambda out=out: make(out, mine))
         with pytest.raises(StoreError, match="no such sweep"):
-            Store.open(place)
-        if at > 1:
-            with pytest.raises(FileExistsError, match="another process is creating a sweep"):
-                create(place, other)
-            completed(place)
-        for values in (mine, other):
-            place = f"{address}/overtaken-{at}-{len(values)}"
-            overtaken(place, at, values)
-            assert Store.open(place).config["axes"] == {"eta_y": values if at == 1 else mine}
-            assert values == other or inside(place) == wanted
+            Store.open(out)
+        if at_put > 1:
+            with pytest.raises(FileExistsError, match="another process is creating"):
+                make(out, other)
+            with pytest.raises(FileExistsError, match="has been made by another"):
+                make(out, mine)
+            assert inside(out) == wanted
+            assert Store.open(out).config["axes"]["eta_y"] == mine
+        for others in (mine, other):
+            out = f"{address}/overtaken-{at_put}-{others[0]}"
 
+            def overtake(
+                out: str = out, at_put: int = at_put, others: list[float] = others
+            ) -> None:
+                # Whoever has put the group, all files are those that it speaks of.
+                late = pytest.raises(FileExistsError) if at_put > 1 else contextlib.nullcontext()
+                with late, monkeypatch.context() as alone:
+                    alone.setattr(Bucket, "swap", swap)
+                    make(out, others)
 
-def test_two_creators_of_one_sweep_make_one_store(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket, "pause", lambda _: None)
-    for _ in range(3):
-        address += "x"
-        start = threading.Barrier(4)
-
-        def make(number: int, place: str = address, start: threading.Barrier = start) -> bool:
-            start.wait()
-            try:
-                create(place, [1.0, 2.0])
-            except FileExistsError:
-                return False
-            return True
-
-        with ThreadPoolExecutor(4) as pool:
-            assert sum(pool.map(make, range(4))) == 1
-        assert Store.open(address).config["axes"] == {"eta_y": [1.0, 2.0]}
+            with pytest.raises(FileExistsError) if at_put == 1 else contextlib.nullcontext():
+                interrupted(monkeypatch, at_put, overtake, lambda out=out: make(out, mine))
+            assert Store.open(out).config["axes"]["eta_y"] == (others if at_put == 1 else mine)
 
 
 def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_gone(
-    address: str, quiet: list[float]
+    address: str, now: list[float]
 ) -> None:
-    create(address, [1.0, 2.0])
-    stopped, lines = Store.open(address), []
-    first, second = ((slice(at, at + 1),) for at in range(2))
-    arrays = {"y": np.ones(1, "f4"), "status": np.zeros(1, "i1")}
+    stopped, lines = filled(address), []
+    first, second = (LAYOUT.region(number) for number in range(2))
     with stopped.place.lock(0, 1, None) as stopped.held:
         worker = Store.open(address)
         worker.held = worker.place.watch(stopped.place.fence)
-        stopped.write(first, arrays)
+        stopped.write(first, at(first, 0))
         later = Store.open(address)
         with later.place.lock(0, 1, lines.append) as later.held:
-            assert bucket.SECONDS <= quiet[0] <= bucket.SECONDS + 3
-            assert re.fullmatch(r"memory://.*: waiting up to 60 s for the lease of .*", *lines)
+            assert bucket.SECONDS <= now[0] <= bucket.SECONDS + 3
+            assert "up to 60 s" in lines[0]
             for late in (stopped, worker):
                 with pytest.raises(StoreError, match="another one writes here instead"):
-                    late.write(second, arrays)
-            later.write(second, arrays)
+                    late.write(second, at(second, 0))
+            later.write(second, at(second, 0))
     with Store.open(address).place.lock(0, 1, lines.append):
         assert len(lines) == 1, "a lease that was released is waited for by nobody"
 
@@ -234,9 +172,7 @@ def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_go
 def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
     address: str, record_waits: Callable[[], list[float]]
 ) -> None:
-    create(address, [1.0])
-    place = Bucket(address)
-    held = bucket.Lease(place, f"{place.path}/turn")
+    held = bucket.Lease(Bucket(address), "turn")
     held.take()
     waits = record_waits()
     with held.kept():
@@ -244,88 +180,109 @@ def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
     assert {*waits} == {20.0}
 
 
-class Objects:
-    """One object of a bucket, which counts who looks and who writes."""
-
-    name = "a bucket"
-
-    def __init__(self, value: bytes | None = None) -> None:
-        self.found = None if value is None else bucket.StoredObject(value, 0)
-        self.looks = self.writes = 0
-
-    def look(self, key: str) -> Any:
-        self.looks += 1
-        return self.found
-
-    def swap(self, key: str, value: bytes, version: Any) -> int:
-        self.writes += 1
-        self.found = bucket.StoredObject(value, self.writes)
-        return self.writes
-
-
 def lease(owner: str, seconds: float, token: str) -> bytes:
     about = {"owner": owner, "seconds": seconds, "token": token}
     return json.dumps({"dynsim_lease": about}).encode()
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """The keys of requests of a kind, from now on."""
+    keys: list[str] = []
+    act = getattr(Bucket, name)
+    noted = lambda its, key, *more: (keys.append(key), act(its, key, *more))[1]
+    monkeypatch.setattr(Bucket, name, noted)
+    return keys
+
+
 def test_a_lease_is_looked_at_after_ten_seconds_and_renewed_after_thirty(
-    quiet: list[float],
+    address: str, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects: Any = Objects()
-    held = bucket.Lease(objects, "turn")
+    where = Bucket(address)
+    key = f"{where.path}-turn"
+    writes, looks = counted(monkeypatch, "swap"), counted(monkeypatch, "look")
+    held = bucket.Lease(where, key)
     held.take()
-    for now, writes in ((30.0, 1), (30.1, 2), (60.1, 2), (60.2, 3)):
-        quiet[0] = now
+    for now[0], number in ((30.0, 1), (30.1, 2), (60.1, 2), (60.2, 3)):
         held.check()
-        assert (objects.writes, held.held) == (writes, True)
-    words = json.loads(objects.found.value)["dynsim_lease"]
+        assert (len(writes), held.held) == (number, True)
+    words = json.loads(where.look(key).value)["dynsim_lease"]
     assert (words["seconds"], words["token"], words["renewals"]) == (60, held.token, 2)
-    watching = bucket.Lease(objects, "turn")
-    watching.renewed, looks = 100.0, objects.looks
-    for now, seen in ((110.0, 0), (110.1, 1), (120.1, 1), (120.2, 2)):
-        quiet[0] = now
+    watching = bucket.Lease(where, key)
+    watching.renewed = 100.0
+    looks.clear()
+    for now[0], seen in ((110.0, 0), (110.1, 1), (120.1, 1), (120.2, 2)):
         watching.require(held.token)
-        assert objects.looks - looks == seen
-    quiet[0] = 131.0
+        assert len(looks) == seen
+    now[0] = 131.0
     for found in (lease("me", 60, "another"), bucket.FREE):
-        objects.found = bucket.StoredObject(found, 9)
+        where.bucket.put(key, found)
         with pytest.raises(StoreError, match="another one writes here instead"):
             watching.require(held.token)
-    held.release()
-    assert objects.found.value == bucket.FREE
     with pytest.raises(StoreError, match="another one writes here instead"):
         held.check()
 
 
 @pytest.mark.parametrize(("seconds", "longest"), [(60.0, 60.0), (1e9, 600.0), (4.0, 4.0)])
 def test_a_lease_of_others_is_waited_for_but_not_for_ever(
-    quiet: list[float], seconds: float, longest: float
+    seconds: float,
+    longest: float,
+    address: str,
+    now: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    objects: Any = Objects(lease("somebody", seconds, "theirs"))
-    said: list[str] = []
-    bucket.Lease(objects, "turn").take(said.append)
-    assert said == [f"a bucket: waiting up to {longest:g} s for the lease of somebody to expire"]
+    where, said = Bucket(address), []
+    key = f"{where.path}-turn"
+    where.swap(key, lease("somebody", seconds, "theirs"), None)
+    looks = counted(monkeypatch, "look")
+    bucket.Lease(where, key).take(said.append)
+    assert f"{longest:g} s for the lease of somebody" in said[0]
     # It looks every second, or twenty times.
-    assert quiet[0] == pytest.approx(longest, abs=min(1.0, longest / 20))
-    assert objects.looks == pytest.approx(longest / min(1.0, longest / 20), abs=2)
-    assert objects.writes == 1
-    with pytest.raises(StoreError, match=r"^turn: is not a lease of dynsim$"):
-        bucket.Lease(Objects(b"{}"), "turn").take(said.append)  # pyright: ignore
+    often = min(1.0, longest / 20)
+    assert now[0] == pytest.approx(longest, abs=often)
+    assert len(looks) == pytest.approx(longest / often, abs=2)
+    where.bucket.put(key, b"{}")
+    with pytest.raises(StoreError, match="is not a lease of dynsim"):
+        bucket.Lease(where, key).take(said.append)
 
 
-def test_who_renews_is_not_waited_for(quiet: list[float]) -> None:
-    objects: Any = Objects(lease("somebody", 60, "theirs"))
-    look = objects.look
+def test_who_renews_is_not_waited_for(
+    address: str, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = Bucket(address)
+    theirs, key = bucket.Lease(where, f"{where.path}-turn"), f"{where.path}-turn"
+    theirs.take()
 
-    def renewed(key: str) -> Any:
-        if objects.looks == 3:
-            objects.found = bucket.StoredObject(lease("somebody", 60, "theirs"), 7)
-        return look(key)
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 3:
+            theirs.renew()
 
-    objects.look = renewed
-    with pytest.raises(StoreError, match=r"another process is writing here \(somebody; turn\)$"):
-        bucket.Lease(objects, "turn").take(lambda line: None)
-    assert (quiet[0], objects.writes) == (3.0, 0)
+    monkeypatch.setattr(bucket, "pause", pause)
+    with pytest.raises(StoreError, match="another process is writing here"):
+        bucket.Lease(where, key).take(lambda line: None)
+    assert now[0] == 3.0
+    theirs.check()
+
+
+@pytest.mark.parametrize(("held", "asked"), [((0, 1), (0, 1)), ((1, 3), (0, 1)), ((0, 1), (1, 2))])
+def test_a_second_writer_of_a_bucket_raises_an_error(
+    held: tuple[int, int],
+    asked: tuple[int, int],
+    address: str,
+    now: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where, other = filled(address).place, Store.open(address).place
+    # Who waits sees the lease renewed, as it is by a holder that is alive.
+    alive, take = [], bucket.Lease.take
+    monkeypatch.setattr(bucket.Lease, "take", lambda its, *more: (take(its), alive.append(its)))
+    monkeypatch.setattr(bucket, "pause", lambda _: [its.renew() for its in alive])
+    mine, theirs = where.lock(*held, None), other.lock(*asked, None)
+    refused = pytest.raises(StoreError, match="another process is writing")
+    with mine, refused, theirs:
+        pass
+    with where.lock(0, 2, None), other.lock(1, 2, None):
+        pass
 
 
 def test_requests_are_sent_again_for_minutes() -> None:
@@ -333,114 +290,163 @@ def test_requests_are_sent_again_for_minutes() -> None:
     backoff = bucket.RETRIES["backoff"]
     assert (bucket.RETRIES["max_retries"], seconds(bucket.RETRIES["retry_timeout"])) == (10, 180)
     assert (seconds(backoff["init_backoff"]), seconds(backoff["max_backoff"])) == (0.1, 15)
-    assert backoff["base"] == 2
 
 
 def test_a_reader_asks_once_for_each_array_of_a_chunk_and_once_for_its_record(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(address, [0.1, 0.2, 0.3])
-    store, asked = Store.open(address), []
-    for i in range(3):
-        store.write((slice(i, i + 1),), {"y": np.ones(1, "f4"), "status": np.zeros(1, "i1")})
-    look = Bucket.look
-
-    def noted(its: Bucket, key: str, *most: int) -> Any:
-        asked.append(key)
-        return look(its, key, *most)
-
-    monkeypatch.setattr(Bucket, "look", noted)
-    found = Store.open(address).dataset().load()
-    assert (found.status == 0).all()
-    assert (found.y == 1).all()
-    chunks = [key for key in asked if re.search(r"/(y|status)/c/|/[0-9]+\.json$", key)]
-    assert len(chunks) == len(set(chunks)) == 2 * 3
+    filled(address, 0, 3, 5)
+    asked = counted(monkeypatch, "look")
+    sweeps.open(address).load()
+    chunks = [key for key in asked if re.search(r"/\w+/c/\d/\d(/0)*$|/[0-9]+\.json$", key)]
+    # The statuses are in the record.
+    assert len(chunks) == len(set(chunks)) == len(VARIABLES) * 3
 
 
-def test_conditions_hold_when_many_ask_at_once(s3: Any) -> None:
-    bucket = Bucket("s3://bucket/any")
-    key, each = uuid.uuid4().hex, 5
+def test_whether_a_store_is_there_is_asked_once_a_second(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(address)
+    asked, where = counted(monkeypatch, "look"), store.place
+    asked.clear()
+    for now, number in ((100.0, 1), (101.0, 1), (101.1, 2), (102.0, 2), (102.2, 3)):
+        monkeypatch.setattr(bucket.time, "monotonic", lambda now=now: now)
+        where.own()
+        assert len(asked) == number
+    where.remove(f"{where.records}/made")
+    monkeypatch.setattr(bucket.time, "monotonic", lambda: 200.0)
+    with pytest.raises(StoreError, match="has been moved or removed"):
+        where.own()
 
-    def words(process: int, total: int) -> bytes:
-        return json.dumps({"by": process, "sum": total}).encode()
 
-    def add(process: int) -> bool:
-        first = bucket.swap(key, words(process, 0), None) is not None
-        for _ in range(each):
-            added = None
-            while added is None:
-                found = bucket.look(key)
-                total = json.loads(found.value)["sum"] + 1
-                added = bucket.swap(key, words(process, total), found.version)
-        return first
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(n, how) for how, last in (("", 6), ("left", 11), ("same", 6)) for n in range(1, last + 1)],
+)
+def test_a_put_that_comes_after_the_lease_has_ended_changes_nothing(
+    number: int, how: str, address: str, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two writers of a chunk, the put of this number of the first one arrives when the second
+    one has waited for its lease and has written other values; or has the `same` lease, as two
+    workers of one driver."""
+    count, put = itertools.count(1), obstore.put
+    first, second = filled(address), Store.open(address)
+    # Puts at the same time would renew the lease while the late one stands still.
+    monkeypatch.setattr(type(first.place), "streams", 1)
+    region = LAYOUT.region(0)
+    for key in first.chunks.keys(0).values() if how == "left" else ():
+        # Of a third writer, without a record: put over, where it has not changed since.
+        put(first.place.bucket, f"{first.place.path}/{key}", b"left")
+    second.noted()
 
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(add, range(4))) == 1
-    assert json.loads(bucket.look(key).value)["sum"] == 4 * each
+    def late(bucket: Any, key: str, value: bytes, **options: Any) -> Any:
+        if ".writers" not in key and ".made" not in key and next(count) == number:
+            if how == "same":
+                second.write(region, at(region, 2))
+            else:
+                with second.place.lock(0, 1, lambda line: None) as second.held:
+                    second.write(region, at(region, 2))
+        return put(bucket, key, value, **options)
+
+    with first.place.lock(0, 1, None) as first.held:
+        monkeypatch.setattr(obstore, "put", late)
+        with contextlib.suppress(StoreError):
+            first.write(region, at(region, 1))
+    assert next(count) > number
+    Store.open(address).verify()
+    found = sweeps.open(address)
+    for name, array in values(2).items():
+        np.testing.assert_array_equal(found[name].values[region], array[region])
 
 
 def test_a_put_whose_answer_was_lost_is_known_as_ones_own(s3: Any, hasty: None) -> None:
-    bucket, key = Bucket("s3://bucket/any"), uuid.uuid4().hex
+    where, key = Bucket("s3://bucket/any"), uuid.uuid4().hex
     s3.control(every=2)
-    first = bucket.swap(key, b"first", None)
-    second = bucket.swap(key, b"second", first)
-    third = bucket.swap(key, b"third", second)
-    assert third == bucket.look(key).version
+    first = where.swap(key, b"first", None)
+    second = where.swap(key, b"second", first)
+    third = where.swap(key, b"third", second)
+    assert third == where.look(key).version
     for version in (None, first):
-        assert bucket.swap(key, b"another", version) is None
-    assert bucket.look(key).value == b"third"
+        assert where.swap(key, b"another", version) is None
+    assert where.look(key).value == b"third"
 
 
-# Hundreds of requests.
-@pytest.mark.full(
-    "test_a_put_whose_answer_was_lost_is_known_as_ones_own",
-    "test_the_commands_read_and_write_a_bucket",
-)
-def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
-    s3: Any, hasty: None, tmp_path: Path
-) -> None:
-    out = f"s3://bucket/{uuid.uuid4().hex}"
-    s3.control(every=7)
-    found, wanted = (sweeps.run(SWEEP, at, chunk=2, tile=2) for at in (out, tmp_path / "s"))
-    assert found.identical(wanted)
-    # But for the ids of the stores.
-    files = {
-        str(path.relative_to(tmp_path / "s")): path.read_bytes()
-        for path in (tmp_path / "s").rglob("*")
-        if path.is_file() and RECORDS not in str(path) and path.parent != tmp_path / "s"
-    }
-    assert len(files) > 20
-    there = inside(out)
-    assert there.keys() == files.keys()
-    assert all(there[key] == files[key] for key in files if ".programs" not in key)
-
-
+@pytest.mark.parametrize(("put", "times"), [(409, 2), (409, -1), (404, -1)])
 @pytest.mark.more
-def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
-    s3: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
+    put: int, times: int, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(bucket, "RETRIES", {**bucket.RETRIES, "max_retries": 2})
+    monkeypatch.setattr(bucket, "pause", waits.append)
+    where, key = Bucket("s3://bucket/any"), uuid.uuid4().hex
+    first = where.swap(key, b"first", None)
+    for version, its in ((first, key), (None, uuid.uuid4().hex)):
+        s3.control(put=put, times=times)
+        if times > 0:
+            assert where.swap(its, b"second", version) == where.look(its).version
+            # For one of the two conditions obstore tries again by itself.
+            assert len(waits) in (0, 2)
+        elif (put, version) != (404, first):
+            with pytest.raises(StoreError, match=f"s3://bucket/any: cannot be reached .*{put}"):
+                where.swap(its, b"third", version)
+
+
+def test_a_put_is_tried_five_times(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although nothing is there the server says that it is; and of its words, so many are shown."""
+    waits: list[float] = []
+    monkeypatch.setattr(bucket, "pause", waits.append)
+    where, puts = Bucket(address), []
+
+    def full(*_: object, **__: object) -> None:
+        puts.append(None)
+        raise where.lost[0]("y" * 401 + "\nand more")
+
+    monkeypatch.setattr(obstore, "put", full)
+    with pytest.raises(StoreError, match=r"cannot be reached \(y{400}\)$"):
+        where.swap("key", b"value", None)
+    assert len(puts) == 5
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8])
+
+
+OUTAGES = {"every": "500 to all requests", "page": "a web page"}
+
+
+@pytest.mark.parametrize("how", OUTAGES)
+@pytest.mark.more
+def test_an_outage_or_a_web_page_is_not_called_damage(
+    how: str, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket, "RETRIES", {"max_retries": 0})
     out = f"s3://bucket/{uuid.uuid4().hex}"
-    whole = sweeps.run(SWEEP, out, chunk=10, tile=2).load()
-    store = Store.open(out)
-    s3.control(every=1)
-    for use in (store.verify, lambda: Store.open(out), lambda: sweeps.run(SWEEP, out)):
-        with pytest.raises(StoreError, match=r"could not be read|cannot be reached") as failure:
+    store = filled(out, 0)
+    region = LAYOUT.region(1)
+    s3.control(**{how: 1})
+    for use in (
+        store.verify,
+        lambda: store.dataset().load(),
+        lambda: Store.open(out),
+        lambda: sweeps.run(EMPTY, out),
+        lambda: create(out, EMPTY, LAYOUT, VARIABLES),
+        *([lambda: store.write(region, at(region, 0))] if how == "every" else []),
+    ):
+        with pytest.raises(StoreError, match=r"be reached|be read|/made is missing") as failure:
             use()
-        assert "damaged" not in str(failure.value)
+        assert not re.search("damaged|Delete|something other", str(failure.value))
     s3.control()
-    write = Store.write
+    store.write(region, at(region, 0))
+    Store.open(out).verify()
 
-    def failing(its: Store, *arguments: Any) -> None:
-        s3.control(every=1)
-        write(its, *arguments)
 
-    with monkeypatch.context() as during:
-        during.setattr(Store, "write", failing)
-        with pytest.raises(StoreError, match=r"a chunk could not be written .*500"):
-            sweeps.run(SWEEP, f"{out}-2", chunk=10, tile=2)
-    s3.control()
-    assert sweeps.open(out).equals(whole)
+@pytest.mark.parametrize("condition", ["If-None-Match", "If-Match"])
+def test_a_bucket_that_ignores_conditions_is_seen_when_a_sweep_is_created(
+    condition: str, s3: Any
+) -> None:
+    kept = InBucket("s3://bucket")
+    s3.control(blind=condition.upper().replace("-", "_"))
+    with pytest.raises(StoreError, match=f"{kept.out}: .* {condition} "):
+        filled(kept.out)
+    assert not kept.files()
 
 
 @pytest.mark.more
@@ -449,17 +455,21 @@ def test_the_commands_read_and_write_a_bucket(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(
-        'record = ["loss"]\naxes.eta_y = [0.5, 1]\n'
+        'record = ["entropy", "loss"]\naxes = {eta_y = [0.5, 1], seed = [0, 3]}\n'
         'run = {problem = "yz", steps = 2, length = 8, batch = 4}\n'
     )
     out = f"s3://bucket/{uuid.uuid4().hex}/small"
     assert cli.main(["sweep", "s.toml", "--out", out]) == 0
-    assert f"wrote {out}" in capsys.readouterr().out
+    capsys.readouterr()
     assert cli.main(["info", out, "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
-    assert (about["path"], about["runs_done"]) == (out, 2)
+    assert (about["path"], about["runs_done"]) == (out, 4)
     assert cli.main(["plot", out, "--x", "eta_y", "--observable", "loss"]) == 0
     assert cli.main(["export", out]) == 0
     assert {p.name for p in tmp_path.iterdir()} == {"s.toml", "small.nc", "out"}
+    # The option --out of a figure is a path; its sweeps are in the bucket, its files in a folder.
+    assert sweeps.open(Path(out)).equals(sweeps.open(out))
+    (written,) = output.write(Path(out), "picture", arrays={"y": np.ones(2)})
+    assert written == Path("out/small/picture.npz")
     assert cli.main(["info", "s3://no-such-bucket/run"]) == 2
-    assert "s3://no-such-bucket/run: cannot be reached" in capsys.readouterr().err
+    assert "s3://no-such-bucket/run" in capsys.readouterr().err

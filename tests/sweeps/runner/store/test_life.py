@@ -1,8 +1,14 @@
-"""What befalls stores in folders: copies, moves, links, names, kills, other writers, full disks."""
+"""What befalls stores in folders: copies, moves, links, other writers, full disks, losses of power,
+files in wrong places."""
 
+import contextlib
 import errno
+import itertools
 import os
+import random
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,64 +16,83 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import StoreError, Sweep, experiment
-from sweeps.runner.store.place import Folder
+from sweeps import StoreError, Sweep, cli
+from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
+from tests.sweeps.runner.store.places import EMPTY, LAYOUT, SWEEP, at, filled
 
-SWEEP = Sweep(
-    experiment(steps=2, length=8, batch=4), {"eta_y": [0.5, 1.0, 2.0, 4.0]}, record=("loss",)
-)
-SHORTER = Sweep(SWEEP.run, {"eta_y": [0.5, 1.0]}, record=("loss",))
+OTHER = Sweep(SWEEP.run.at({"eta_z": 0.7}), SWEEP.axes, record=SWEEP.record)
+"""Another sweep of the same shape."""
 
 
-def record(out: Path, chunk: int) -> Path:
-    """The commit record of a chunk."""
-    return out / Store.open(out).chunks.file(chunk)
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of each, `one` and `other`."""
+    folder = tmp_path_factory.mktemp("stores")
+    for name, sweep in (("one", SWEEP), ("other", OTHER)):
+        sweeps.run(sweep, folder / name, chunk=1, tile=1)
+    return folder
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """A folder, with a name that is a pattern as well, with the sweep in it."""
-    sweeps.run(SWEEP, tmp_path / "s[1]*", chunk=1)
-    return tmp_path / "s[1]*"
+def one(stores: Path, tmp_path: Path) -> Path:
+    """A copy of the first store, with a name that is a pattern as well."""
+    return Path(shutil.copytree(stores / "one", tmp_path / "s[1]*"))
+
+
+@pytest.fixture
+def other(stores: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stores / "other", tmp_path / "other"))
+
+
+@pytest.fixture(scope="module")
+def wholes(stores: Path) -> list[Any]:
+    return [sweeps.open(stores / name).load() for name in ("one", "other")]
+
+
+def record(out: Path, chunk: int) -> Path:
+    return out / Store.open(out).chunks.file(chunk)
 
 
 @pytest.mark.more
 def test_a_store_is_copied_moved_linked_and_read_where_nobody_may_write(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: Path, wholes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = sweeps.open(out).load()
-    copy = shutil.copytree(out, tmp_path / "copy")
+    copy = Path(shutil.copytree(one, tmp_path / "copy"))
     record(copy, 2).unlink()
-    assert sweeps.open(out).identical(whole)
-    assert sweeps.run(SWEEP, copy).identical(whole)
+    assert sweeps.run(SWEEP, copy).identical(sweeps.open(one))
     moved = copy.rename(tmp_path / "moved")
     (tmp_path / "link").symlink_to(moved)
-    for place in (moved, tmp_path / "link"):
-        assert sweeps.open(place).identical(whole)
-        assert sweeps.run(SWEEP, place).identical(whole)
+    for path in (moved, tmp_path / "link"):
+        assert sweeps.open(path).equals(wholes[0])
+        assert sweeps.run(SWEEP, path).equals(wholes[0])
+    # Whoever has all rights may write to a folder that says otherwise.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(Folder, "_save", lambda *_: pytest.fail("written"))
-    assert sweeps.open(moved).identical(whole)
+    monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("written"))
+    assert sweeps.open(moved).equals(wholes[0])
     with pytest.raises(StoreError, match="is read-only"):
         sweeps.run(SWEEP, moved)
 
 
-def test_the_lock_is_that_of_the_folder_whatever_it_is_called(out: Path, tmp_path: Path) -> None:
+@pytest.mark.more
+def test_a_second_writer_raises_an_error_whatever_the_folder_is_called(
+    one: Path, wholes: list[Any], tmp_path: Path
+) -> None:
     link = tmp_path / "link"
-    link.symlink_to(out)
-    store = Store.open(out)
+    link.symlink_to(one)
+    store = Store.open(one)
     for held, asked in (((0, 1), (0, 1)), ((0, 1), (1, 2)), ((1, 2), (0, 1)), ((1, 2), (1, 2))):
-        for path in (out, link):
+        for path in (one, link):
             lock = store.place.lock(*held, None)
             with lock, pytest.raises(StoreError, match="another process is writing"):
                 sweeps.run(SWEEP, path, process=asked)
+    with store.place.lock(0, 2, None), store.place.lock(1, 2, None):
+        pass
     # A lock that nobody holds is only a file.
     assert [p.name for p in tmp_path.glob("*.lock")]
-    assert sweeps.run(SWEEP, link).identical(sweeps.open(out))
+    assert sweeps.run(SWEEP, link).equals(wholes[0])
 
 
-@pytest.mark.more
 def test_a_killed_creation_is_swept_up_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,69 +102,37 @@ def test_a_killed_creation_is_swept_up_by_the_next(
     def die(*_: Any) -> None:
         raise Killed
 
-    users = tmp_path / ".s-notes"
-    users.mkdir()
+    (tmp_path / ".s-notes").mkdir()
     with monkeypatch.context() as during:
         during.setattr(os, "replace", die)
-        during.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Killed):
-            sweeps.run(SWEEP, tmp_path / "s")
-    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {".s.creating", ".s-notes"}
-    sweeps.run(SWEEP, tmp_path / "s")
-    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"s", ".s-notes"}
+            filled(str(tmp_path / "s"))
+    folders = lambda: {p.name for p in tmp_path.iterdir() if p.is_dir()}
+    assert folders() == {".s.creating", ".s-notes"}
+    (tmp_path / ".s.creating/left").touch()
+    filled(str(tmp_path / "s"))
+    assert folders() == {"s", ".s-notes"}
+    assert not (tmp_path / "s/left").exists()
 
 
-@pytest.mark.more
 def test_who_reads_while_others_write_sees_whole_chunks_alone(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look before each file that is written, and one begun before and ended after it."""
-    name, seen, begun = Folder._name, [], []
-
-    def look(place: Folder, *file: str) -> None:
-        for dataset in (sweeps.open(tmp_path / "new"), *begun):
-            computed = dataset.status.values != -1
-            np.testing.assert_array_equal(np.isfinite(dataset.loss.values), computed)
-            seen.append(int(computed.sum()))
-        begun[:] = [sweeps.open(tmp_path / "new")]
-        name(place, *file)
-
-    monkeypatch.setattr(Folder, "_name", look)
-    found = sweeps.run(SWEEP, tmp_path / "new", chunk=1)
-    assert set(seen) == {0, 1, 2, 3}
-    assert found.loss.identical(sweeps.open(out).loss)
-
-
-def test_a_durable_chunk_is_on_the_disk_before_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, done = tmp_path / "s", []
-    fsync, replace = os.fsync, os.replace
+    """A look before each file that is written, and one begun before and ended after it."""
+    store, replace, seen, begun = filled(str(tmp_path / "s")), os.replace, set(), []
 
-    def synced(handle: int) -> None:
-        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{handle}"))))
-        fsync(handle)
+    def look(*names: Any) -> None:
+        for dataset in (sweeps.open(tmp_path / "s"), *begun):
+            computed = dataset.status.values != -1
+            np.testing.assert_array_equal(np.isfinite(dataset.loss.values[..., 0]), computed)
+            seen.add(int(computed.sum()))
+        begun[:] = [sweeps.open(tmp_path / "s")]
+        replace(*names)
 
-    def renamed(old: str, new: str) -> None:
-        # The second time, in a folder that had to be made.
-        if out in Path(new).parents and done[-1] != ("name", Path(new)):
-            assert done[-1] == ("sync", Path(old))
-        done.append(("name", Path(new)))
-        replace(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", renamed)
-    sweeps.run(SHORTER, out, chunk=1, durable=True)
-    assert ("sync", out.parent) in done, "the name of the store itself"
-    for chunk in ("0", "1"):
-        at = done.index(("name", record(out, int(chunk))))
-        for array in ("loss", "first_bad_step", "status"):
-            named = done.index(("name", out / array / "c" / chunk))
-            folders = [path for what, path in done[named:at] if what == "sync"]
-            assert {out / array / "c", out / array} <= set(folders)
-    number = len(done)
-    sweeps.run(SHORTER, tmp_path / "plain", chunk=1)
-    assert not [what for what, _ in done[number:] if what == "sync"]
+    monkeypatch.setattr(os, "replace", look)
+    for number in (0, 5):
+        store.write(LAYOUT.region(number), at(LAYOUT.region(number), 0))
+    assert seen == {0, 4}
 
 
 class Disk:
@@ -193,49 +186,174 @@ class Disk:
 def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
     begun: bool, eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`begun`: by another writer, for which nothing was promised."""
     root, out = tmp_path / "disk", "runs/of/mine"
     root.mkdir()
-    disk, committed, counts = Disk(root, monkeypatch), [], set()
-    commit = Folder.commit
-
-    def noted(its: Folder, number: int, *options: Any) -> bool:
-        made = commit(its, number, *options)
-        committed.append(number)
-        return made
+    where = place(root / out)
+    few = ("loss", "status")
+    if begun:
+        filled(place(root / out), 5, names=few)
+    where.durable, disk, committed, counts = True, Disk(root, monkeypatch), set(), set()
 
     def lost() -> None:
         left = disk.left(tmp_path / "left", eager) / out
-        # Nothing was promised of what the other writer did until this one has committed a chunk.
+        # Nothing was promised before this writer has committed a chunk.
         if committed or (not begun and (left / "zarr.json").exists()):
             store = Store.open(left)
-            assert set(committed) <= set(np.flatnonzero(store.done()).tolist())
+            assert committed <= set(np.flatnonzero(store.done()).tolist())
             store.verify()
             counts.add(int(store.done().sum()))
         shutil.rmtree(tmp_path / "left")
 
-    if begun:
-        sweeps.run(SWEEP, root / out, chunk=1, process=(0, 2))
-    monkeypatch.setattr(Folder, "commit", noted)
     disk.act = lost
-    sweeps.run(SWEEP, root / out, chunk=1, durable=True)
-    lost()
-    assert counts == ({3, 4} if begun else {0, 1, 2, 3, 4})
+    with where.lock(0, 1, None):
+        store = Store.open(where) if begun else filled(where, names=few)
+        for number in (0, 1):
+            store.write(LAYOUT.region(number), at(LAYOUT.region(number), 0))
+            committed.add(number)
+            lost()
+    assert counts == ({2, 3} if begun else {0, 1, 2})
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.more
+def test_a_sweep_is_synchronised_only_where_that_is_wanted(
+    durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    sweeps.run(SWEEP, tmp_path / "s", chunk=2, tile=1, durable=durable)
+    assert bool(synced) is durable
 
 
 def test_a_full_disk_ends_a_sweep_with_what_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Folder._save
-
-    def full(place: Folder, path: str, value: bytes) -> None:
-        save(place, path, value[:3])
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    sweeps.run(SWEEP, tmp_path / "s", chunk=1)
-    record(tmp_path / "s", 3).unlink()
-    monkeypatch.setattr(Folder, "_save", full)
-    with pytest.raises(StoreError, match=r"could not be written .*No space left"):
-        sweeps.run(SWEEP, tmp_path / "s")
-    monkeypatch.undo()
-    assert not list((tmp_path / "s/status").rglob("*.begun"))
-    assert sweeps.open(tmp_path / "s").status.values.tolist() == [0, 0, 0, -1]
+    record(one, 3).unlink()
+    with monkeypatch.context() as during:
+        during.setattr(os, "replace", full)
+        with pytest.raises(StoreError, match=r"s\[1\].*No space left"):
+            sweeps.run(SWEEP, one)
+    assert not list((one / "status").rglob("*.begun"))
+    assert (sweeps.open(one).status == -1).sum() == 1
+
+
+@pytest.mark.parametrize("action", ["moved", "removed", "replaced"])
+def test_a_writer_whose_store_is_taken_away_ends_within_a_chunk(
+    action: str, tmp_path: Path
+) -> None:
+    """And harms nothing that takes its place; who is refused meanwhile leaves nothing behind."""
+    out = tmp_path / "x"
+    store = filled(str(out), 0)
+    region = LAYOUT.region(1)
+    with store.place.lock(0, 1, None) as store.held:
+        if action == "moved":
+            out.rename(tmp_path / "old")
+        else:
+            shutil.rmtree(out)
+        with pytest.raises(StoreError, match="another process is writing here"):
+            sweeps.run(EMPTY, out, chunk=1)
+        assert not out.exists()
+        if action == "replaced":
+            # As where the locks were removed, too.
+            filled(str(out), 2, version=7)
+        with pytest.raises(StoreError, match="has been moved or removed"):
+            store.write(region, at(region, 0))
+        if action == "replaced":
+            Store.open(out).verify()
+            assert np.flatnonzero(Store.open(out).done()).tolist() == [2]
+        else:
+            assert not out.exists()
+    if action == "moved":
+        moved = Store.open(tmp_path / "old")
+        moved.write(region, at(region, 0))
+        assert np.flatnonzero(moved.done()).tolist() == [0, 1]
+
+
+def exchanged(one: Path, other: Path) -> None:
+    good = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(good)
+
+
+def chunk(out: Path, number: int, array: str) -> Path:
+    return out / f"{array}/c/{number // 2}/{number % 2}"
+
+
+def rolled_back(out: Path, *files: Path) -> None:
+    """Chunk 0 is computed anew, to other numbers, and then some of its files are those before."""
+    before = {path: path.read_bytes() for path in files}
+    store = Store.open(out)
+    store.chunks.remove(0)
+    zeros = {name: np.zeros((1, 1), each.dtype) for name, each in store.variables.items()}
+    store.write(store.layout.region(0), zeros)
+    for path, value in before.items():
+        path.write_bytes(value)
+
+
+MISPLACED: dict[str, Callable[[Path, Path], object]] = {
+    "swapped": lambda a, b: exchanged(chunk(a, 0, "loss"), chunk(a, 3, "loss")),
+    "swapped with all files and records": lambda a, b: [
+        *(exchanged(chunk(a, 0, n), chunk(a, 3, n)) for n in Store.open(a).names),
+        exchanged(record(a, 0), record(a, 3)),
+    ],
+    "of another array": lambda a, b: shutil.copy(chunk(a, 0, "entropy"), chunk(a, 0, "loss")),
+    "twice with its record": lambda a, b: [
+        shutil.copy(chunk(a, 0, "loss"), chunk(a, 1, "loss")),
+        shutil.copy(record(a, 0), record(a, 1)),
+    ],
+    "of another sweep": lambda a, b: shutil.copy(chunk(b, 0, "loss"), chunk(a, 0, "loss")),
+    "of another sweep with its record": lambda a, b: [
+        *(shutil.copy(chunk(b, 0, n), chunk(a, 0, n)) for n in Store.open(a).names),
+        shutil.copy(record(b, 0), record(a, 0)),
+    ],
+    "a file of an earlier state": lambda a, b: rolled_back(a, chunk(a, 0, "loss")),
+    "a record of an earlier state": lambda a, b: rolled_back(a, record(a, 0)),
+    "settings of another sweep": lambda a, b: shutil.copy(b / "zarr.json", a / "zarr.json"),
+}
+
+
+@pytest.mark.parametrize("how", MISPLACED)
+def test_what_lies_in_a_wrong_place_is_never_a_result(how: str, one: Path, other: Path) -> None:
+    MISPLACED[how](one, other)
+    axes = {**SWEEP.axes, "seed": [0, 3, 4]}
+    more = Sweep(SWEEP.run, axes, record=SWEEP.record)
+    ways: dict[str, Callable[[], Any]] = {
+        "open": lambda: sweeps.open(one).load(),
+        "resume": lambda: sweeps.run(SWEEP, one).load(),
+        "check": lambda: Store.open(one).verify(),
+        "reuse": lambda: sweeps.run(more, reuse=[one]),
+    }
+    for use in ways.values():
+        with pytest.raises(StoreError, match=r"s\[1\]\*: .*(damaged|belongs to another store)"):
+            use()
+
+
+def test_of_two_files_that_are_exchanged_none_is_read_as_the_other(one: Path) -> None:
+    # But for environments and programs, which are read when the sweep is run again.
+    files = [p for p in one.rglob("*") if p.is_file() and p.stat().st_size]
+    files = [p for p in files if p.parent.name not in (".made", ".programs")]
+    pairs = list(itertools.combinations(sorted(files), 2))
+    for first, second in random.Random(0).sample(pairs, 40):
+        if first.read_bytes() == second.read_bytes():
+            continue
+        exchanged(first, second)
+        names = "|".join(re.escape(str(each.relative_to(one))) for each in (first, second))
+        with pytest.raises(StoreError, match=names):
+            sweeps.open(one).load()
+        exchanged(first, second)
+
+
+def test_chunks_of_another_store_are_ignored_with_a_line(
+    one: Path, other: Path, wholes: list[Any]
+) -> None:
+    """As a copy over another store leaves them."""
+    shutil.copytree(one, other, dirs_exist_ok=True)
+    lines: list[str] = []
+    assert sweeps.open(other, lines.append).equals(wholes[0])
+    assert any("status/.chunks-" in line for line in lines)
+    with contextlib.suppress(UserWarning):
+        assert cli.main(["check", str(other)]) == 0
