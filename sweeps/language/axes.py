@@ -282,13 +282,9 @@ def _check_sizes(axes: Mapping[str, object], zipped: Sequence[Sequence[str]]) ->
         if sizes.get(name, 0) > MOST_VALUES and not isinstance(given, Mapping):
             reason = f"has {sizes[name]} values; at most {MOST_VALUES} are possible"
             raise LanguageError(f"axes.{name}", reason)
-    # Zipped axes have one dimension. Whether their names are valid is checked with their values.
-    folded = [
-        [fold(str(each)) for each in group[1:]]
-        for group in zipped
-        if isinstance(group, list | tuple)
-    ]
-    others = {name for group in folded for name in group}
+    # Zipped axes have one dimension. Whether these groups are valid is checked with their values.
+    groups = zipped if isinstance(zipped, list | tuple) else ()
+    others = {fold(str(n)) for g in groups if isinstance(g, list | tuple) for n in g[1:]}
     runs = math.prod(max(n, 1) for name, n in sizes.items() if fold(name) not in others)
     if runs > MOST_RUNS:
         raise LanguageError("axes", f"give {runs} runs; at most {MOST_RUNS} are possible")

@@ -73,9 +73,9 @@ def memory() -> int:
 
 
 def check_memory(bytes_per_run: int) -> None:
-    """Raise `ValueError` if a run would require more memory than this machine has; twice as much,
-    as the bytes are estimated."""
-    if bytes_per_run > min(MOST_BYTES, 2 * memory()):
+    """Raise `ValueError` if a run would require more memory than this machine has: twice as much,
+    as the bytes are estimated, and a GiB, of which small runs take the same share anywhere."""
+    if bytes_per_run > min(MOST_BYTES, max(2 * memory(), 2**30)):
         needs = f"{bytes_per_run / 2**30:.4g} GiB of memory, of {memory() / 2**30:.4g} GiB"
         raise ValueError(f"run: would take about {needs}; its sizes are too large")
 

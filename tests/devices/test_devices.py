@@ -51,7 +51,6 @@ def test_kernels_and_questions_of_a_step_are_counted():
     assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
 
 
-@pytest.mark.more
 def test_a_device_agrees_with_its_host(capsys):
     check.present(["joma"], ["erf"])
     assert "joma erf" in capsys.readouterr().out
@@ -64,7 +63,6 @@ def test_every_theory_has_a_run_to_compile(system):
     assert theories == set(registry.theories(registry.system(system)))
 
 
-@pytest.mark.more
 def test_no_step_of_an_accelerator_asks_its_host():
     """The program for an accelerator, compiled for this machine's CPU."""
     case = next(programs.cases(("yz",)))
@@ -143,7 +141,6 @@ def test_a_program_of_each_kind_is_exported_for_every_platform():
         ),
     ],
 )
-@pytest.mark.more
 def test_a_sweep_plans_what_the_program_takes(system, theory):
     case = next(case for case in programs.cases((system,)) if case.theory == theory)
     tile = case.sweep.method.at_once

@@ -348,7 +348,6 @@ class Clash(Named):
     eta: float = 0.0
 
 
-@pytest.mark.more
 def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> None:
     run = Experiment(Clash(), dynsim.sgd(0.1), 2, 2)
     refuses(lambda: sweeps.run(Sweep(run, RATES)), "ambiguous", "problem.eta or rule.eta")
@@ -361,7 +360,6 @@ def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> No
         assert bool((one != two).all()) is matters
 
 
-@pytest.mark.more
 def test_names_of_other_alphabets_are_names(tmp_path: Path) -> None:
     record = ["batch_loss", {"größe η": first, "a-b.c": first}]
     sweep = Sweep(Experiment(Named(), dynsim.sgd(0.1), 2, 2), RATES, record=record)

@@ -34,7 +34,6 @@ def doubled(tree: Any) -> Any:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("frozen", [(), ("U", "W_K")])
-@pytest.mark.more
 def test_descent_moves_every_part_by_its_rate(frozen: tuple) -> None:
     """On recorded batches: what reads and writes by the rate of Y, what attends by that of Z."""
     problem = QKV(
@@ -57,7 +56,6 @@ def test_descent_moves_every_part_by_its_rate(frozen: tuple) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
     """To first order in 1/L, loss and gradient are the averages over all count vectors of L tokens,
     each with its multinomial probability."""
@@ -197,7 +195,6 @@ def as_numpy(params: Embedded) -> dict:
         pytest.param("none", "practice", False, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.more
 def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> None:
     """`rich`: with the residual, two heads and an untied decoder."""
     numbers = {"heads": 1 + rich, "head_width": 4, "scale": 3.0, "tied": not rich, "residual": rich}
@@ -229,7 +226,6 @@ def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> 
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_positions_by_token_and_by_weighed_counts_match_numpy() -> None:
     slope = 0.3
     settings = {"residual": True, "placement": "practice", "normalisation": "rms"}
@@ -255,7 +251,6 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy() -> None:
     ],
     ids=["identity-residual", "narrow-untied"],
 )
-@pytest.mark.more
 def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
     params = weights(5, architecture)
     layer = EFFECTIVE(params, TASK)
@@ -276,7 +271,6 @@ def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_heads_add_up_and_are_measured_by_their_mean() -> None:
     params = weights(7, layer(TASK.M, heads=2, scale=2.0, tied=False))
     layers = [EFFECTIVE(params, TASK), EFFECTIVE(params, TASK, 1)]
@@ -313,7 +307,6 @@ def test_what_goes_back_in_practice_is_the_gradient_by_the_attended_tokens() -> 
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_starting_weights_have_the_stated_law() -> None:
     params = weights(9, layer(100, heads=2, scale=2.0, value_scale=0.5, tied=False))
     np.testing.assert_allclose(params.U @ params.U.T, np.eye(TASK.M), atol=1e-13)

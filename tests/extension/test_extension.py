@@ -36,7 +36,6 @@ def _installed(monkeypatch):
     sys.modules.pop("toy_quadratic", None)
 
 
-@pytest.mark.more
 def test_its_system_is_compared_with_its_theory(tmp_path, capsys):
     options = ["--eta", "0.5", "--curvature", "2.0", "--steps", "4", "--dtype", "float64"]
     few = ["--seeds", "3", "--times", "5", "--out", str(tmp_path)]
@@ -53,7 +52,6 @@ def test_its_system_is_compared_with_its_theory(tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
-@pytest.mark.more
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path):
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
     rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--against", "flow"]
@@ -63,12 +61,14 @@ def test_its_plane_is_drawn_by_its_own_rule(tmp_path):
         rate = arrays["eta"][:, None] * arrays["curvature"]
         trained, solved = arrays["simulation/region"], arrays["flow/region"]
         # The share of the loss that is left does not depend on the start.
-        np.testing.assert_array_equal(arrays["simulation/probability"][..., 1], trained)
+        np.testing.assert_array_equal(arrays["simulation/probability"][..., 1], trained == 1)
         # The border is that of the flow, whichever way its share is counted.
         for theory in ("flow", "the flow's border"):
             assert arrays[f"agreement/{theory}"] == (trained == solved).mean()
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(trained, (1 - rate) ** 100 < 0.01)
+        left = (1 - rate) ** 100
+    # Its regions say nothing of runs that diverge, which are a third one.
+    np.testing.assert_array_equal(trained, np.where(left > 1e3, 2, left < 0.01))
     np.testing.assert_array_equal(solved, np.exp(-100 * rate) < 0.01)
 
 

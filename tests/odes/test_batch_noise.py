@@ -145,7 +145,6 @@ def test_squares_of_normal_noise_have_twice_its_squared_covariance():
     np.testing.assert_allclose(found, want, atol=3 * 0.66 / 8000**0.5 * np.abs(want).max())
 
 
-@pytest.mark.more
 def test_two_starts_have_the_variance_of_two():
     class Random(Bowl):
         def init(self, key):
@@ -185,7 +184,6 @@ class Known(Example):
 @pytest.mark.parametrize(
     ("kind", "kurtosis"), [("normal", 3), ("laplace", 6), ("rademacher", 1)], ids=str
 )
-@pytest.mark.more
 def test_the_error_of_a_standard_deviation_is_that_of_as_many_examples(kind, kurtosis):
     """A variance from E examples has the relative variance (kurtosis - 1) / E in each of the steps,
     whose weights in the sum fall as a^2k. The mean follows the known loss."""
@@ -232,7 +230,6 @@ def test_the_loss_of_a_batch_has_the_noise_of_the_batch_and_the_errors_of_its_ex
     assert found.std["batch_loss"][0] ** 2 == pytest.approx(np.var(FOUR @ START) / 8)
 
 
-@pytest.mark.more
 def test_the_own_error_of_random_starts_is_the_scatter_of_repetitions():
     """In 200 repetitions of eight starts with variances of 1 and of |w|^2 that are known."""
 
@@ -269,7 +266,6 @@ def test_errors_of_starts_are_their_scatter_across_repetitions(number, few, most
     assert 0.9 < np.sqrt(np.mean(errors.variance)) / np.std(found) < most
 
 
-@pytest.mark.more
 def test_averages_of_squares_have_the_error_of_their_examples():
     """Across repetitions: the mean follows the variance of the gradient, and the variance of a
     squared gradient is itself sampled."""

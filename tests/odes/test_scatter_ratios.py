@@ -4,12 +4,10 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "howto" / "scatter_ratios.py"
 
 
-@pytest.mark.more
 def test_ratios_of_small_runs_are_one():
     about = importlib.util.spec_from_file_location("scatter_ratios", SCRIPT)
     script = importlib.util.module_from_spec(about)

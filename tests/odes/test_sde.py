@@ -95,7 +95,6 @@ def test_noise_scales_with_one_over_the_batch():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_derivatives_by_the_rate_are_differences_along_the_same_path():
     last = lambda rate: solve(Exact(), dynsim.sgd(rate), [0, 3, 8], paths=None)["weights"][-1, 0]
     want = (last(0.1 + 1e-5) - last(0.1 - 1e-5)) / 2e-5
@@ -148,7 +147,6 @@ def path_of(problem, rule, examples, order=2):
 
 
 @pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
-@pytest.mark.more
 def test_the_noise_of_a_step_has_the_covariance_of_its_examples(problem):
     """Over the batch, less what their mean has where there is no population; at a rate that
     falls, of which half of the schedule is over."""
@@ -178,7 +176,6 @@ def test_second_order_with_momentum_changes_the_noise_of_a_step():
 
 
 @pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
-@pytest.mark.more
 def test_second_order_with_momentum_begins_with_noise_of_the_velocity(problem):
     mu, batch, number = 0.5, 4, 20_000
     with jax.enable_x64(True):
@@ -196,7 +193,6 @@ def test_second_order_with_momentum_begins_with_noise_of_the_velocity(problem):
 
 
 @pytest.mark.parametrize("problem", [Exact(), Bowl()], ids=["with population", "without"])
-@pytest.mark.more
 def test_the_loss_of_a_batch_scatters_as_batches_do(problem):
     """Whatever part of it the examples of the gradient have."""
     found = solve(problem, dynsim.sgd(0.1), [0], record="batch_loss").across_runs()["batch_loss"]
@@ -251,7 +247,6 @@ class Grouped(Exact):
     ("order", "kind", "substeps"),
     [(2, "corrected", 2), pytest.param(1, "matched", 1, marks=pytest.mark.full)],
 )
-@pytest.mark.more
 def test_without_noise_it_is_the_flow(order, kind, substeps):
     rule = dynsim.sgd({"a": dynsim.schedules.cosine(0.02, 30), "b": 0.01}, momentum=0.9, decay=0.1)
     options = {"batch": 10**14, "order": order, "paths": None, "substeps": substeps}
@@ -326,7 +321,6 @@ class Falling(Exact):
         return super().population_loss(params) - jnp.sum(params**4) / 16
 
 
-@pytest.mark.more
 def test_each_path_is_that_of_its_key_and_a_diverging_one_has_a_status():
     times = np.arange(0, 61, 2)
     options = {"batch": 1, "paths": 8, "record": ["weights", "loss"]}

@@ -69,7 +69,6 @@ TIMES = [0.0, 10.0, 50.0, 100.0]
 CLOSE = {"rtol": 1e-6}
 
 
-@pytest.mark.more
 def test_a_linear_field_is_its_closed_form():
     eta, B, noise = 0.05, 4, 0.2
     found = SQUARE.solve(Line(noise), dynsim.sgd(eta), TIMES, key=KEY, batch=B)
@@ -116,7 +115,6 @@ def test_a_formula_gets_the_sum_of_the_rates_over_one_minus_momentum():
     assert (found.status, found.first_bad_step) == (Status.DIVERGED, 10)
 
 
-@pytest.mark.more
 def test_the_mean_of_training_is_the_theory():
     """Exact for the mean: it is linear in the square. The flow is right to first order in eta."""
     rule, keys = dynsim.sgd(0.01), jax.random.split(KEY, 4000)

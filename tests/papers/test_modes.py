@@ -111,7 +111,6 @@ def test_overlapping_embeddings_have_no_margins_of_their_own():
     assert "dimension" in why
 
 
-@pytest.mark.more
 def test_averages_over_units_are_those_of_the_flow_of_all_weights():
     """Of SciPy, with the gradient of a network of which each unit is written out."""
     problem, rate = kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), 1.0

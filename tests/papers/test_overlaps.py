@@ -13,7 +13,6 @@ from odes import Training
 from papers import biehl_schwarze, phase_retrieval, saad_solla
 
 
-@pytest.mark.more
 def test_the_equations_of_the_committee_are_averages_over_inputs():
     """Of 200 000 inputs, by NumPy: every entry within four standard errors."""
     Q, R = np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.3, -0.1], [0.2, 0.25]])
@@ -39,7 +38,6 @@ def test_the_equations_of_the_committee_are_averages_over_inputs():
         assert (np.abs(found - sample.mean(0)) < 4 * error).all()
 
 
-@pytest.mark.more
 def test_the_committee_rests_on_the_plateau_of_the_paper():
     """All units alike with Q = 1/(2 K - 1) and R = sqrt(Q/K), at a small rate."""
     problem, rule = saad_solla.Committee(N=400, K=3), dynsim.sgd(0.2 / 400)
@@ -55,7 +53,6 @@ def test_the_committee_rests_on_the_plateau_of_the_paper():
 @pytest.mark.parametrize(
     ("K", "known"), [(2, 2.30683), (3, 1.62067), pytest.param(4, 1.24939, marks=pytest.mark.full)]
 )
-@pytest.mark.more
 def test_the_largest_rate_of_the_committee_is_that_of_its_deviations(K, known):
     """Above it the overlaps P of the deviations grow, of which a matrix of second moments of the
     slopes g' of the teacher decides, here by Gauss-Hermite integration; the cited rate drops those
@@ -185,7 +182,6 @@ def test_escape_takes_the_logarithm_of_the_inputs():
     assert slope == pytest.approx(1 / (6 * gamma * (1 - q)), rel=0.02)
 
 
-@pytest.mark.more
 def test_without_an_overlap_weights_rest_below_a_rate_and_grow_above():
     """The rate (sqrt(10) - 1) / 6, where the two lengths at which they rest meet."""
     largest = (math.sqrt(10) - 1) / 6

@@ -235,7 +235,6 @@ def attention_of(values, sweep):
         (Figure5, [(rate, rate) for rate in ("0.1", "0.5", "1")], 0.02, 0.02),
     ],
 )
-@pytest.mark.more
 def test_maps_of_attention(cls, rates, smallest, low):
     values = np.where(np.arange(34) % 2, 0.6, smallest) * np.ones((2, 1))
     data = {name: attention_of(values, sweep) for name, sweep in cls().sweeps().items()}

@@ -74,7 +74,6 @@ def descended(task, rows, weight, steps):
     return np.array([loss(params, probs, np.asarray(task.prior)).real, params[M * M + 1]])
 
 
-@pytest.mark.more
 def test_errors_are_those_of_descent_on_count_vectors():
     """The uncertainty is half of the distance between two samples."""
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.4, 0.1]], [0, 1])

@@ -64,7 +64,6 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it():
     assert (early > -0.5).all()
 
 
-@pytest.mark.more
 def test_horizons_follow_the_predicted_peak_of_the_smallest_effective_rate():
     sweep = families.of_family(families.FAMILIES["size"], seeds=2)["simulation"]
     sizes = zip(sweep.fields["num_queries"], sweep.fields["M"], strict=True)
@@ -253,7 +252,6 @@ def test_silence_is_nan_and_standing_still_is_wrong():
     assert scored([[[0, 0]]], [[[1, 1]]], judged, weight).right == 0
 
 
-@pytest.mark.more
 def test_without_eq_10_the_other_criteria_are_drawn():
     """Classes that are not independent; the most probable two tokens of each are judged."""
     probs = [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0, 0.4, 0.6]]

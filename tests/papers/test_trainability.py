@@ -87,7 +87,6 @@ def test_arrays_are_those_of_the_runs_and_cells_are_cut_where_their_corners_diff
     np.testing.assert_allclose(found["dimension"], want, rtol=1e-9)
 
 
-@pytest.mark.more
 def test_where_everything_trains_there_is_no_boundary(tmp_path, capsys):
     """From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
     its start ln M whatever the rates are."""

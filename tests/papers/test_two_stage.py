@@ -151,7 +151,6 @@ def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(train):
     assert bias.K2[-1] < plain.K2[-1] - 0.03
 
 
-@pytest.mark.more
 def test_the_figure_draws_the_runs_that_ended_well(monkeypatch):
     monkeypatch.setattr(claims, "NUM_PROMPTS", 16)
     figure = FigureTwoStage(seeds=3)
@@ -182,7 +181,6 @@ def test_points_are_counted_on_their_side_of_the_line():
     assert tuple(phase.count(simulated, np.array([1.0, 1.0])).values()) == (6, 2, 1, 2, 1)
 
 
-@pytest.mark.more
 def test_the_plane_of_the_phases_is_drawn():
     figure = phase.TwoStagePhase(resolution=3, points=2, seeds=2)
     assert figure.eta_time == 200

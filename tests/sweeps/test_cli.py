@@ -60,7 +60,6 @@ def test_words_may_be_joined_by_hyphens_and_options_follow():
 
 
 @pytest.mark.parametrize("words", [["--help"], ["compare", "magic"], ["info", "magic"]])
-@pytest.mark.more
 def test_help_and_wrong_names_do_not_import_jax(words):
     code = f"from sweeps import cli\ntry: cli.main({words})\nexcept SystemExit: pass\n"
     # The first time facts are derived from the code as it is.
@@ -71,7 +70,6 @@ def test_help_and_wrong_names_do_not_import_jax(words):
     assert not names & {"jax", "matplotlib", "xarray", "dynsim", "odes"}
 
 
-@pytest.mark.more
 def test_the_package_is_a_command_with_the_version_of_the_distribution():
     version = importlib.metadata.version("dynsim")
     assert ran("-m", "dynsim", "--version").stdout == f"dynsim {version}\n"
@@ -144,7 +142,6 @@ def test_output_that_nobody_reads_or_that_has_no_space_ends_a_command():
     assert full.stderr.startswith("dynsim: ")
 
 
-@pytest.mark.more
 def test_what_jax_does_not_take_from_the_environment_is_named():
     code = "from sweeps import cli; cli.main(['explain', '--quiet'])"
     found = ran("-c", code, JAX_NUM_CPU_DEVICES="few")

@@ -74,7 +74,6 @@ def test_a_tile_is_the_least_power_of_two_that_holds_the_grid(seeds, points, siz
     )
 
 
-@pytest.mark.more
 def test_a_command_takes_both_and_changes_nothing_else(tmp_path):
     before = dict(mpl.rcParams)
     options = ["--format", "svg", "--style", "ggplot", "--out", str(tmp_path)]

@@ -91,7 +91,6 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "N"), [(1, 5), (4, 31), (4, FEW + 11)])
-@pytest.mark.more
 def test_sums_and_rejection_draw_chi_squared_numbers(D: int, N: int) -> None:
     """The squares of the factor's diagonal have N, N - 1, ... degrees of freedom, odd and even
     ones, and all of its squares together N D."""
@@ -106,7 +105,6 @@ def test_sums_and_rejection_draw_chi_squared_numbers(D: int, N: int) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_the_population_loss_is_the_mean_over_sequences() -> None:
     # With so short a context every term of the gain is a good part of the loss.
     task, number = dynsim.Regression(4, 6), 200_000

@@ -87,7 +87,6 @@ def test_a_folder_is_its_files_in_order_and_known_by_their_bytes(tmp_path: Path)
     assert dynsim.Arrays({"x": X}).contents() == {}
 
 
-@pytest.mark.more
 def test_a_file_is_a_setting_and_a_store_knows_what_was_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +176,6 @@ def test_complex_batches_are_trained_on_as_they_are() -> None:
     np.testing.assert_allclose(run["batch_loss"], want, rtol=1e-6)
 
 
-@pytest.mark.more
 def test_a_callback_and_fixed_examples_are_functions_of_the_key() -> None:
     class Drawn(Mean):
         def draw(self, key: Any, batch: int) -> Any:

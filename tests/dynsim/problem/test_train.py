@@ -67,7 +67,6 @@ def missed(problem: Line, params: Any) -> jax.Array:
 KEY, TOKENS = jax.random.key(3), np.arange(40) % 7
 
 
-@pytest.mark.more
 def test_an_equinox_network_is_the_loop_that_one_would_write() -> None:
     """AdamW with warm-up, cosine and clipping, by optax, on the batches of the same keys."""
     rate = schedules.warmup_cosine(0.03, 5, 30)
@@ -228,7 +227,6 @@ def test_losses_above_which_a_run_has_diverged(problem: Any, limit: float | None
     assert found is limit is None or float(found) == pytest.approx(limit, rel=1e-6)
 
 
-@pytest.mark.more
 def test_recorded_weights_are_those_of_descent() -> None:
     """Whose closed form is slope (1 - (1 - eta)^k) on the population; a flow has 1 - e^(-eta t)."""
     times, eta = [0, 1, 5], 0.1
@@ -247,7 +245,6 @@ def test_recorded_weights_are_those_of_descent() -> None:
     np.testing.assert_array_equal(net["params.layers.1.weight"][-1], last)
 
 
-@pytest.mark.more
 def test_a_full_batch_is_descended_as_its_examples_at_every_step() -> None:
     """And a finite batch draws from them."""
     fixed = dynsim.full_batch(Net(), jax.random.key(1), 12)
@@ -290,7 +287,6 @@ def ended(problem: Any, rule: Any, steps: int, **options: Any) -> tuple[int, flo
         (dynsim.sgd(0.1, momentum=0.9, noise=1.0), 60, 1e-7),
     ],
 )
-@pytest.mark.more
 def test_noise_around_a_minimum_is_no_divergence(rule: Any, steps: int, start: float) -> None:
     # The usual loss, 1.5, must not matter: the problem knows only its minimum.
     status, loss = ended(Bowl(start), rule, steps)

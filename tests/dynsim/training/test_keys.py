@@ -100,7 +100,6 @@ RULES: dict[str, dynsim.Rule] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.more
 def test_runs_scatter_by_the_noise_of_their_optimiser(name: str) -> None:
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(SEEDS))
     train = lambda key: dynsim.train(Quadratic(), RULES[name], key, steps=STEPS, batch=1).params
@@ -113,7 +112,6 @@ def test_runs_scatter_by_the_noise_of_their_optimiser(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("rbg", "float32"), ("own, PRNGKey", "float64")])
-@pytest.mark.more
 def test_a_resumed_run_is_the_same_to_the_last_bit(name: str, dtype: Any) -> None:
     options: dict[str, Any] = {"batch": 2, "dtype": dtype}
     key, rule = jax.random.key(2), RULES[name]
@@ -144,7 +142,6 @@ def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
     np.testing.assert_allclose(whole.loss[2, 1], alone["loss"][-1], rtol=1e-5)
 
 
-@pytest.mark.more
 def test_the_noise_of_an_own_rule_differs_between_equal_weights() -> None:
     """The layer stores equal columns of Y once. Each must draw its own numbers."""
     layer, key = dynsim.Layer(dynsim.SynSmall(), length=16), jax.random.key(0)

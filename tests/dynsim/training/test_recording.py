@@ -76,7 +76,6 @@ LARGE = (train_text, train_prompts, solve_two_stage)
     "run",
     [pytest.param(r, marks=[pytest.mark.full] if r in LARGE else [], id=r.__name__) for r in RUNS],
 )
-@pytest.mark.more
 def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     name, provided = RUNS[run]
     found = run(name)
@@ -94,7 +93,6 @@ def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     ],
     ids=["simulate", "train_prompts", "descend"],
 )
-@pytest.mark.more
 def test_names_and_functions_mix(run: Callable[[object], Trajectory], mine: object) -> None:
     name, provided = RUNS[run]
     found = run([*provided, {"mine": mine}, name, name])

@@ -102,7 +102,6 @@ def trained(rule: Rule, record: Any = "loss", **options: Any) -> dynsim.Trajecto
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.more
 def test_rules_are_those_of_the_textbook(name: str) -> None:
     want = descended(RULES[name])
     found = trained(RULES[name], ["loss", "params", "gradient_norm", "update_norm"])
@@ -117,7 +116,6 @@ def test_rules_are_those_of_the_textbook(name: str) -> None:
     ("make", "options"),
     [(dynsim.adam, {}), (dynsim.rmsprop, {}), (dynsim.adam, {"clip": 0.3})],
 )
-@pytest.mark.more
 def test_derivatives_by_the_rate_are_differences_of_the_textbook(
     make: Any, options: Any, derive: Any
 ) -> None:
@@ -133,7 +131,6 @@ def test_derivatives_by_the_rate_are_differences_of_the_textbook(
 @pytest.mark.parametrize(
     "make", [dynsim.adam, dynsim.rmsprop, lambda rate: dynsim.sgd(rate, clip=0.3), dynsim.sign]
 )
-@pytest.mark.more
 def test_nothing_moves_at_a_minimum(make: Callable[..., Rule]) -> None:
     """All gradients are zero, and so are their norms."""
     record = ["loss", "gradient_norm", "update_norm"]
@@ -144,7 +141,6 @@ def test_nothing_moves_at_a_minimum(make: Callable[..., Rule]) -> None:
     assert not any(leaf.any() for leaf in jax.tree.leaves(by_start))
 
 
-@pytest.mark.more
 def test_recorded_sharpness_leaves_derivatives_alone() -> None:
     """In the first step of the warm-up the rate is zero, as the last weight's gradient always."""
 
@@ -198,7 +194,6 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.more
 def test_every_step_is_that_of_optax(name: str) -> None:
     rule, other = PAIRS[name]
     rule = rule.astype("float64")

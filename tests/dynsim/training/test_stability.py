@@ -45,7 +45,6 @@ RULES: tuple[tuple[Any, dict[str, Any]], ...] = (
 @pytest.mark.parametrize("decay", [None, 0.1, 0.7])
 @pytest.mark.parametrize("eta", [0.02, 0.4])
 @pytest.mark.parametrize(("make", "options"), RULES)
-@pytest.mark.more
 def test_the_threshold_is_where_the_step_begins_to_grow(make, options, eta, decay, P) -> None:
     P = P if make in (dynsim.rmsprop, dynsim.adam) else 1.0
     lost = decay or 0.0

@@ -39,7 +39,6 @@ def numpy_grads(W, V, batch, coupling, beta=0.0):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_a_run_is_the_algorithm_step_by_step() -> None:
     """The draws are those of the run's key; everything done with them is NumPy's. The weights are
     updated as a whole, so that signal + noise being U is tested as well. The bias alone neither
@@ -147,7 +146,6 @@ def test_parts_divide_the_batch_and_fit_the_cache() -> None:
 
 
 @pytest.mark.parametrize(("d", "length"), [(model.TERMS + 1, 3), (2, 8 * model.TERMS + 2)])
-@pytest.mark.more
 def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     sample = jax.jit(sample_prompts, static_argnums=2)
     pool = sample(Prompts(d, length), jax.random.key(0), 2)

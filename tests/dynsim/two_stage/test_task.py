@@ -114,7 +114,6 @@ def test_separation_against_all_pairs_and_all_thresholds(distinct: int) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_observables_against_numpy() -> None:
     rng = np.random.default_rng(1)
     signal, noise = (PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3)))) for _ in range(2))

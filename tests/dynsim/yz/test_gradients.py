@@ -132,7 +132,6 @@ def test_tokens_are_told_apart_by_the_classes_that_hold_them() -> None:
     np.testing.assert_array_equal(OVERLAPPING.place_shared, [[0, 1], [0, 1], [0, 3]])
 
 
-@pytest.mark.more
 def test_merged_columns_train_as_all_of_them_do() -> None:
     """Those of outputs that never occur; zeros that are given merge nothing."""
     task = dynsim.Syn(1, 2, num_common=3, num_distinct=2, M=18).build()
@@ -182,7 +181,6 @@ def test_outputs_are_merged_if_that_halves_their_number(K: int, M: int, counts: 
         *(dynsim.JoMA(MEDIUM, length=length) for length in (20, math.inf)),
     ],
 )
-@pytest.mark.more
 def test_batches_are_what_is_drawn(problem: Any, platform: Any) -> None:
     with compiled_for(platform):
         # The batch after the last step is for the loss at the end.

@@ -16,7 +16,6 @@ UNEVEN = dynsim.sequence_classes(
 P_VALUE = 1e-6
 
 
-@pytest.mark.more
 def test_counts_are_the_counts_of_the_tokens() -> None:
     key, task = jax.random.key(1), dynsim.SynMedium(3).build()
     classes, tokens = sampling.sample_tokens(task, key, 64, 33)

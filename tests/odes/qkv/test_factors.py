@@ -53,7 +53,6 @@ def distance(got, want):
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[] if "residual" in c else [pytest.mark.full]) for c in CASES]
 )
-@pytest.mark.more
 def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case):
     init = start(CASES[case])
     examples, d = yz.population(TASK), init.width
@@ -145,7 +144,6 @@ def layered(k):
     "rule",
     [dynsim.sgd, pytest.param(functools.partial(dynsim.sgd, momentum=0.9), marks=pytest.mark.full)],
 )
-@pytest.mark.more
 def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule):
     init, layer = layered(np.sqrt(TASK.M))
     times = np.array([0.0, 40.0])

@@ -66,7 +66,6 @@ def flow(kind, rates, times, decay=0.0):
     # That of the other is in `odes/test_problem.py` by default.
     [("corrected-adam", 0.5, 2), pytest.param("matched-adam", 0.0, 1, marks=pytest.mark.full)],
 )
-@pytest.mark.more
 def test_the_order_in_eta_is_the_promised_one(kind, decay, order):
     errors = []
     for steps in (160, 640):
@@ -138,7 +137,6 @@ def stacked(state):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["adam", "matched-adam", "rmsprop", "matched-rmsprop"])
-@pytest.mark.more
 def test_a_flow_obeys_the_equations_that_its_module_states(kind):
     """With rates that fall by group and decoupled decay; averages are integrals over the past."""
     matched, of_adam = kind.startswith("matched"), kind.endswith("adam")

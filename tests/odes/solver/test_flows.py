@@ -116,7 +116,6 @@ def growing(max_steps):
     )  # fmt: skip
 
 
-@pytest.mark.more
 def test_a_solve_that_ends_early_has_a_status():
     solve = growing(2**10)
     # It is 2 at ln 2 = 0.69.
@@ -162,7 +161,6 @@ steps_around = jax.jit(lambda jump: solve(0.0, AT, num_steps=5, jump=jump))
         (2.2, [0, 0.5, 1, 1.5, 2.2, 2.5]),
     ],
 )
-@pytest.mark.more
 def test_steps_are_equal_but_for_the_jump(jump, grid):
     y = [1.0]
     for t, after in itertools.pairwise(grid):

@@ -103,7 +103,6 @@ def start():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "divided"), some("nesterov", "rmsprop", "adam divided"))
-@pytest.mark.more
 def test_covariance_is_that_of_perturbation_theory(name, divided):
     rule, h = RULES[name].astype("float64"), 1e-5
     found = jax.jit(lambda: linear_noise.spread(descent(rule, divided), start(), TIMES))()
@@ -121,7 +120,6 @@ def test_covariance_is_that_of_perturbation_theory(name, divided):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.more
 def test_squares_of_the_noise_scatter_too():
     rule, h, size = RULES["adam"].astype("float64"), 1e-5, np.array([0.7, 1.9])
     along = lambda params, k, mu: jnp.stack([mu.Y[:, 0, 0], mu.Z[:, 0, 0]]).T @ np.diag(size)
@@ -147,7 +145,6 @@ def sample(params, key):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "divided"), some("momentum", "adam", "rmsprop divided"))
-@pytest.mark.more
 def test_drift_is_that_of_perturbation_theory(name, divided):
     rule, h = RULES[name].astype("float64"), 1e-3
     found = jax.jit(

@@ -102,7 +102,6 @@ CONTEXT = 40.0
         ),
     ],
 )
-@pytest.mark.more
 def test_loss_and_gradient_are_those_of_the_full_layer(task, merged):
     placed = symmetric.placed(task, merged=merged).astype("float64")
     rng = np.random.default_rng(0)

@@ -38,7 +38,6 @@ RECORD = ("loss", "entropy", "z_top_distinct")
     ],
     ids=["shared-queries", "no-distinct", "one-class", "no-common-K=M"],
 )
-@pytest.mark.more
 def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(sizes, options):
     task = dynsim.Syn(*sizes, **options).build()
     reduced = symmetric.symmetric_task(task).astype("float64")
@@ -146,7 +145,6 @@ def test_descent_is_the_full_descent(task, optimizer):
     assert_equal(task, ours, full, 1e-10)
 
 
-@pytest.mark.more
 def test_descents_of_many_rates_with_merged_tokens_are_the_single_ones():
     task, times = symmetric.symmetric_task(dynsim.SynSmall().build()), [0, 3, 30]
     rates, record = np.array([0.3, 4.0]), (*RECORD, "speed", "xi", "accuracy")

@@ -27,7 +27,6 @@ STATE = ReducedState(1.3, 0.9, 0.02, 0.011, 0.03, 0.05, 0.004)
 
 
 @pytest.mark.parametrize(("m", "s"), [(0.3, 1.7), (-2.0, 0.4), (1e-4, 1.0)])
-@pytest.mark.more
 def test_folded_normal_and_its_derivatives(m, s):
     density = scipy.stats.norm(m, s).pdf
     want = scipy.integrate.quad(lambda x: abs(x) * density(x), -12, 12, points=[0, m])[0]
@@ -48,7 +47,6 @@ def test_folded_normal_and_its_derivatives(m, s):
     np.testing.assert_allclose(slopes[0], 1, rtol=1e-12)
 
 
-@pytest.mark.more
 def test_floor_of_the_specialised_loss():
     task = Prompts(8, 65, r=2.0)
     evaluate = jax.jit(functools.partial(losses, finite_length=False))

@@ -64,7 +64,6 @@ def noise_of_the_first_step(length):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("length", [3, pytest.param(math.inf, marks=pytest.mark.full)])
-@pytest.mark.more
 def test_the_first_step_has_the_noise_of_a_batch(length):
     found, want = solve(batch=16, length=length), noise_of_the_first_step(length) / 16
     assert list(found.observables) == ["logits", "z"]
@@ -283,7 +282,6 @@ def test_losses_of_small_batches_scatter_as_predicted_to_second_order():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("residual", [pytest.param(False, marks=pytest.mark.full), True])
-@pytest.mark.more
 def test_the_variance_of_each_entry_is_that_of_all_sequences(residual):
     params, task = sequences.weights(residual=residual), sequences.TASK
     loss_of = lambda params, n, counts: yz.loss(

@@ -19,7 +19,6 @@ from sweeps.systems.layer import starting_overlap
 from tests.systems.layers import simulate
 
 
-@pytest.mark.more
 def test_the_prediction_is_what_descent_does():
     found = explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40)
     run = simulate(
@@ -40,7 +39,6 @@ def test_the_prediction_is_what_descent_does():
     assert found["rise ends about step (t0')"].prediction == pytest.approx(2 * math.log(34) / 10)
 
 
-@pytest.mark.more
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path):
     strained = " ".join(explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5).strained)
     for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "those of finite T"):
@@ -78,7 +76,6 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(task):
     assert starting_overlap(found)[1] == full.support.shape[1]
 
 
-@pytest.mark.more
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path):
     found = explain(task="overlapping", K=10**5, eta_y=1e5, steps=40)
     # Classes are visited K times less often: t0' = K ln(M) / eta_Y.

@@ -162,7 +162,6 @@ class Pulled(dynsim.Problem):
 
 
 @pytest.mark.usefixtures("quick_theory")
-@pytest.mark.more
 def test_noise_is_compared_with_runs():
     steps, eta, batch = 20, 0.02, 16
     found = sweeps.explain(f"{__name__}:Pulled", **settings(eta=eta, batch=batch, steps=steps))
@@ -202,7 +201,6 @@ def test_the_theory_of_the_problem_comes_first():
     assert not any("eta -> 0" in each for each in found.strained)
 
 
-@pytest.mark.more
 def test_descent_that_diverges_is_said():
     found = sweeps.explain(NAME, **settings(eta=1.1, steps=500))
     row = found["deviation of descent, share of the fall"]

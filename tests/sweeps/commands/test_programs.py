@@ -105,7 +105,6 @@ def again(sweep=SWEEP):
     return sweeps.run(sweep).load()
 
 
-@pytest.mark.more
 def test_a_kept_program_is_not_traced_and_computes_the_same(traced):
     first = again()
     number = len(traced)
@@ -114,7 +113,6 @@ def test_a_kept_program_is_not_traced_and_computes_the_same(traced):
     assert len(traced) == number
 
 
-@pytest.mark.more
 def test_rates_and_seeds_are_arguments_of_a_kept_program(traced, monkeypatch):
     """Those of axes and those of the run."""
     again()
@@ -217,7 +215,6 @@ OPTIONS_OF_SWEEPS = [
 
 
 @pytest.mark.parametrize(("one", "other"), CHOICES, ids=repr)
-@pytest.mark.more
 def test_every_setting_is_in_the_key(one, other, key):
     assert "" != key(LAYER | one, {}) != key(LAYER | other, {}) != ""
 
@@ -241,7 +238,6 @@ def test_programs_with_functions_that_have_no_name_are_not_kept(key):
         assert key({**LAYER, "eta": f"of_a_user:{name}"}, {}) == ""
 
 
-@pytest.mark.more
 def test_code_that_changed_after_the_process_began_is_not_kept(traced, tmp_path, monkeypatch):
     """It may have been imported before."""
     monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, 1.0)])
@@ -274,7 +270,6 @@ def test_a_damaged_file_is_traced_again(share, traced, tmp_path):
     assert len(traced) == 2 * number
 
 
-@pytest.mark.more
 def test_those_used_longest_ago_go_first(traced, tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "MOST", 1)
     again()
@@ -284,7 +279,6 @@ def test_those_used_longest_ago_go_first(traced, tmp_path, monkeypatch):
     assert first != second
 
 
-@pytest.mark.more
 def test_only_the_command_line_keeps_them(traced, tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "TRACED", [])
     again()

@@ -107,7 +107,6 @@ def test_a_global_that_changes_between_two_halves(
         sweeps.run(swept(), stored, accept_code=name)
 
 
-@pytest.mark.more
 def test_the_same_numbers_by_other_code_decide_nothing(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +203,6 @@ def test_rounding_that_is_carried_far_decides_nothing() -> None:
 
 @pytest.mark.parametrize("rtol", [1e-8, 5e-5])
 @pytest.mark.usefixtures("quick_theory")
-@pytest.mark.more
 def test_another_solver_may_differ_by_ten_times_its_tolerance(rtol: float, tmp_path: Path) -> None:
     run = sweeps.experiment("sparse_attention", steps=3)
     sweep = Sweep(run, {"eta": [0.1, 0.2]}, "plain", ("loss",), rtol=rtol)
@@ -354,7 +352,6 @@ def frozen(how: str) -> Sweep:
         ("other arrays", "array start"),
     ],
 )
-@pytest.mark.more
 def test_what_is_drawn_without_a_key_is_an_error(how: str, named: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"^{named}"):
         sweeps.run(frozen(how), tmp_path / "s")

@@ -97,7 +97,6 @@ def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
     assert {*waits} == {seconds}
 
 
-@pytest.mark.more
 def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
     log = watched(monkeypatch)
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
@@ -110,7 +109,6 @@ def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.more
 def test_an_interruption_says_what_is_stored_and_how_to_resume(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,7 +206,6 @@ def test_steps_as_an_axis_record_at_their_own_times() -> None:
         pytest.param(7, None, 3, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.more
 def test_chunks_tiles_and_devices_do_not_matter(chunk: int, tile: int | None, devices: int) -> None:
     found = run(GRIDS["rates"], chunk=chunk, tile=tile, devices=devices).load()
     wanted = run(GRIDS["rates"]).load()
@@ -216,7 +215,6 @@ def test_chunks_tiles_and_devices_do_not_matter(chunk: int, tile: int | None, de
 
 
 @pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
-@pytest.mark.more
 def test_runs_that_diverge_are_data_where_jax_stops_at_nan(name: str) -> None:
     jax.config.update(name, True)
     try:
@@ -226,7 +224,6 @@ def test_runs_that_diverge_are_data_where_jax_stops_at_nan(name: str) -> None:
     assert (found.status == Status.DIVERGED).sel(eta=1e38).all()
 
 
-@pytest.mark.more
 def test_descent_is_that_of_numpy_from_the_start_of_training() -> None:
     """In float64: shift - w and a quartic, whose gradient is written out here."""
     axes = {"seed": [4, 1], "eta": [0.01, 0.05], "shift": [0.3, 0.7]}
@@ -314,7 +311,6 @@ def test_a_sweep_is_cut_into_chunks_and_tiles(
     assert (found.plan.layout.chunk, found.plan.tile) == (chunk, tile)
 
 
-@pytest.mark.more
 def test_seeds_of_one_point_are_divided_among_devices() -> None:
     def parts(**axes: Any) -> tuple[tuple[int, int], int]:
         made = planned(axes, 4)
@@ -363,7 +359,6 @@ def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
     assert found == sorted(given, key=lambda at: (at[1], at[2] if by_seed else 0))
 
 
-@pytest.mark.more
 def test_progress_counts_each_run_of_a_chunk_once() -> None:
     found = planned({"eta": [0.1, 0.2, 0.3], "seed": range(3)}, chunk=9, tile=4)
     seen: list[int] = []
@@ -423,7 +418,6 @@ def test_programs_of_classes_that_were_defined_again_are_dropped(
 
 
 @pytest.mark.usefixtures("quick_theory")
-@pytest.mark.more
 def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
     """Apart from caches that are full: of a process that runs hundreds, memory does not grow."""
 
@@ -441,7 +435,6 @@ def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
     assert living(20) - before < 4 * 10
 
 
-@pytest.mark.more
 def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

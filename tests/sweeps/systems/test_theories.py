@@ -159,7 +159,7 @@ AXES = {"eta_y": [0.5, 1.0], "eta_z": [1.0]}
 
 
 @pytest.mark.full(
-    "odes/symmetric/test_placement.py::test_a_merged_state_stands_for_one_of_single_tokens"
+    "odes/symmetric/test_solve.py::test_a_merged_state_stands_for_one_of_single_tokens"
 )
 @pytest.mark.usefixtures("quick_theory")
 def test_the_symmetric_theory_records_what_any_theory_does():
@@ -229,7 +229,6 @@ def test_a_broken_system_of_the_package_of_a_problem_is_left_out(monkeypatch):
     assert (found.name, len(warned)) == (f"{__name__}:Sampled", 1)
 
 
-@pytest.mark.more
 def test_a_task_is_known_by_what_it_holds(tmp_path):
     table, out = tmp_path / "mix.npz", tmp_path / "run"
     first, second = (dynsim.Syn(1, 2, num_common=n, num_distinct=2).build() for n in (2, 3))

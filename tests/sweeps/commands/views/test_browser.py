@@ -102,7 +102,7 @@ def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(screen, diagr
     explore.run(explore.Explore(paths=(str(diagram.out),), out=page))
     screen.open(page.as_uri())
     found = sweeps.diagrams.maps(diagram)["simulation"]
-    legend = diagram.rule().legend
+    legend = diagram.outcomes().legend
     drawn = screen.run("return overview.element.data[0]")
     runs = sweeps.open(diagram.out / "simulation")
     for cell in np.ndindex(*shape):

@@ -30,7 +30,6 @@ def numbers(text, name):
 
 
 @pytest.mark.usefixtures("without_library")
-@pytest.mark.more
 def test_the_page_has_the_numbers_of_the_store(stored, tmp_path, capsys):
     out = tmp_path / "new" / "page.html"
     arguments = ["explore", str(stored), "--out", str(out), "--observables", "loss"]
@@ -94,7 +93,7 @@ def test_a_phase_diagram_opens_with_its_regions(diagram, tmp_path):
     about = json.loads(found)
     assert len(about["stores"]) == 2
     (legend,) = [each["region"] for each in about["observables"] if "region" in each]
-    assert legend == [[int(code), *words] for code, words in diagram.rule().legend.items()]
+    assert legend == [[int(code), *words] for code, words in diagram.outcomes().legend.items()]
     # As the figure counts them.
     training, descent = sweeps.diagrams.maps(diagram).values()
     codes = numbers(text, "0/region").reshape(*training["region"].shape, diagram.seeds, 1)

@@ -176,7 +176,6 @@ def test_what_fails_is_named_and_everything_else_is_computed(
 
 
 @pytest.mark.parametrize("number", [10, 13])
-@pytest.mark.more
 def test_ten_chunks_that_failed_are_named_and_the_rest_counted(number: int, tmp_path: Path) -> None:
     rates = [0.1 + i / 100 for i in range(number)]
     sweep = Sweep(RUN, {"eta": rates}, record=("w",))

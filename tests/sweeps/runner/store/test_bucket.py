@@ -413,7 +413,6 @@ OUTAGES = {"every": "500 to all requests", "page": "a web page"}
 
 
 @pytest.mark.parametrize("how", OUTAGES)
-@pytest.mark.more
 def test_an_outage_or_a_web_page_is_not_called_damage(
     how: str, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

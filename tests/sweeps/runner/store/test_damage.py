@@ -51,7 +51,6 @@ def test_a_thousand_flips_and_every_lost_file_are_seen_in_all_ways(tmp_path: Pat
     assert_seen(deletions(damage, damage.keys), 6, "same", "not computed")
 
 
-@pytest.mark.more
 def test_a_chunk_that_lost_a_file_is_computed_anew(damage: Damage, tmp_path: Path) -> None:
     out = Path(shutil.copytree(damage.out, tmp_path / "copy"))
     for key in ("loss/c/0/0/1/0", "first_bad_step/c/1/0/0"):

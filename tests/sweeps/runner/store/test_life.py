@@ -54,7 +54,6 @@ def record(out: Path, chunk: int) -> Path:
     return out / Store.open(out).chunks.file(chunk)
 
 
-@pytest.mark.more
 def test_a_store_is_copied_moved_linked_and_read_where_nobody_may_write(
     one: Path, wholes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +73,6 @@ def test_a_store_is_copied_moved_linked_and_read_where_nobody_may_write(
         sweeps.run(SWEEP, moved)
 
 
-@pytest.mark.more
 def test_a_second_writer_raises_an_error_whatever_the_folder_is_called(
     one: Path, wholes: list[Any], tmp_path: Path
 ) -> None:
@@ -182,7 +180,6 @@ class Disk:
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.more
 def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
     begun: bool, eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +213,6 @@ def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
 
 
 @pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.more
 def test_a_sweep_is_synchronised_only_where_that_is_wanted(
     durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

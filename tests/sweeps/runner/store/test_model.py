@@ -256,7 +256,6 @@ def test_strict_writers_of_other_versions_share_no_store(kept: Folder | InBucket
         Store.open(kept.out).enter({"jax": "2"}, strict=True)
 
 
-@pytest.mark.more
 def test_the_256_latest_chunks_are_verified_before_a_sweep_goes_on(tmp_path: Path) -> None:
     """Older ones are when they are read, or by a check."""
     axes = {"eta_y": list(range(258))}

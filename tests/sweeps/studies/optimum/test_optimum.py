@@ -51,7 +51,6 @@ class Quadratic(dynsim.Problem):
         return jnp.sum(jnp.array([1.0, self.flat]) * params["w"] ** 2) / 2
 
 
-@pytest.mark.more
 def test_descent_on_a_quadratic_has_the_best_rate_of_the_closed_form():
     """w_n = (1 - eta lambda)^n, which grows from eta = 2 / lambda on."""
     axes = {"eta": {"logspace": [0.55, 4.4, 49]}, "steps": [10, 400]}
@@ -227,7 +226,6 @@ def test_a_verdict_excludes_a_factor_of_two(exponent, error, verdict):
     assert law["verdict"].item().split()[0].rstrip(":") == verdict
 
 
-@pytest.mark.more
 def test_a_known_exponent_is_recovered_within_its_error_in_most_draws():
     rng, away = np.random.default_rng(0), []
     for _ in range(30):

@@ -206,7 +206,6 @@ SIZES = np.array([8.0, 16, 32, 64, 128])
 X = np.linspace(-6, 6, 49)
 
 
-@pytest.mark.more
 def test_a_step_of_fixed_width_is_a_crossover():
     found = scaling(X, SIZES, 0.1 * thresholds(SIZES, X, 3.0 + 0 * SIZES), draws=20)
     assert found.verdict is Verdict.CROSSOVER

@@ -20,7 +20,6 @@ PUBLISHED = (0.19, 0.10, 0.88, 0.23)
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
-@pytest.mark.more
 def test_the_matched_flow_is_within_one_percent_on_the_map(monkeypatch):
     monkeypatch.setattr(flows, "GRID", np.geomspace(0.01, 1, 3))
     errors = flows.flow_error("matched", flows.momentum)
