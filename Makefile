@@ -15,7 +15,7 @@ check: lint types test test-more
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
-# The tests that take longer than 1.25 s each, with all their cases.
+# The tests that take longer than two seconds each, with all their cases.
 test-more: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "more and not full"
 

@@ -19,12 +19,21 @@ ROWS = [
     ("plot STORE --out OUT.png", ".png npz"),
     ("explore STORE --out OUT.html", ".html"),
     ("export STORE --out OUT.csv", ".csv"),
+    ("list", ""),
+    ("list saxe", ""),
+    ("movie STORE --out OUT.gif", ".gif npz"),
     ("schema --out OUT.json", ".json"),
     ("figure 3 --out OUT", "fig3.npz png"),
     ("figure 8 --out OUT --format svg", "fig8.npz svg"),
     ("figure 9 --out OUT --format pdf", "fig9.npz pdf"),
 ]
-HEADS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!doctype html>"}
+HEADS = {
+    "png": b"\x89PNG",
+    "gif": b"GIF89a",
+    "svg": b"<?xml",
+    "pdf": b"%PDF",
+    "html": b"<!doctype html>",
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,22 @@ def test_command_writes_its_files(line, written, store, tmp_path, capsys):
         path = out / f"{stem}.{ending}" if stem else out.with_suffix(f".{ending}")
         assert path.read_bytes().startswith(HEADS.get(ending, b""))
     assert written or not out.exists()
+
+
+def test_a_list_has_names_units_and_reasons(capsys):
+    assert cli.main(["list"]) == 0
+    assert {"yz", "two_stage", "saxe"} <= {line.split()[0] for line in _lines(capsys)}
+    assert cli.main(["list", "yz"]) == 0
+    rows = {line.split()[0]: line for line in _lines(capsys)}
+    assert "[nat]" in rows["entropy"]
+    assert {"eq10", "theorem4", "plain-finite-t"} <= set(rows)
+    # Adam's flow does not describe SGD, which is the default.
+    assert "adam" not in rows
+    assert rows["groups"].split()[-2:] == ["Y,", "Z"]
+
+
+def _lines(capsys):
+    return [line for line in capsys.readouterr().out.splitlines() if line.strip()]
 
 
 def test_a_store_is_described_by_its_records(store, capsys):

@@ -1,0 +1,72 @@
+"""A phase diagram in one line: its dataset, its one panel, and its words."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from sweeps import cli
+
+
+@pytest.fixture(scope="module")
+def catapult():
+    """Descent on the catapult's two numbers, whose curvature at the start is 2 norm."""
+    plane = {"x": "eta:0.5:8:7", "y": "norm:0.25:2:5"}
+    return sweeps.phase("catapult", dynsim.sgd(1.0), **plane, steps=60, batch=np.inf)
+
+
+def test_the_dataset_is_that_of_the_maps(catapult):
+    (name,) = catapult.maps
+    found, drawn = catapult.dataset.sel(theory=name), catapult.maps[name]
+    assert dict(found.sizes) == {"eta": 7, "norm": 5}
+    for each in ("region", "loss", "computed", "seeds"):
+        np.testing.assert_array_equal(found[each], drawn[each])
+    failed = drawn.region.values == int(dynsim.Status.DIVERGED)
+    assert 0 < failed.mean() < 1
+    assert catapult.dataset.regions[str(int(dynsim.Status.DIVERGED))] == "diverged"
+    # A short name of what it is, with the share of each region.
+    assert f"diverged {100 * failed.mean():.0f} %" in repr(catapult)
+    assert len(repr(catapult)) < 200
+
+
+def test_runs_that_fail_are_a_region_beside_those_of_ones_own(tmp_path):
+    mine = sweeps.diagrams.Regions(
+        record=("loss",),
+        classify=lambda runs: 3 * (runs["loss"].isel(time=-1) < 1e-9).astype(int),
+        legend={0: ("high", "#eeeeee"), 3: ("low", "#4c8bbe")},
+    )
+    plane = {"x": "eta:0.5:8:7", "y": "norm:0.25:2:5", "steps": 60, "batch": np.inf}
+    found = sweeps.phase("catapult", regions=mine, out=tmp_path, **plane)
+    region = found.dataset.region.isel(theory=0).values
+    # A code after the last one; what a failed run would be classified as does not count.
+    status = sweeps.open(tmp_path / "simulation").status.isel(seed=0).values
+    np.testing.assert_array_equal(region == 4, status != dynsim.Status.OK)
+    assert set(np.unique(region)) == {0, 3, 4}
+    assert found.dataset.regions["4"] == "diverged"
+
+
+@pytest.mark.more
+def test_one_panel_has_a_short_key_and_words_without_latex(tmp_path, capsys):
+    axes = ["--x", "eta_y:0.01:100:8", "--y", "eta_z:1:100:6"]
+    words = ["phase", *axes, "--momentum", "0.9", "--steps", "20", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    assert "$" not in capsys.readouterr().out
+    options = sweeps.diagrams.Phase(
+        sweeps.experiment("yz", momentum=0.9, steps=20), axes[1], axes[3], out=tmp_path
+    )
+    diagram = sweeps.phase(options.run, x=axes[1], y=axes[3], out=tmp_path)
+    figures = {panels: diagram.plot(panels) for panels in ("one", "all")}
+    panels = {name: len(figure.axes) for name, figure in figures.items()}
+    assert panels == {"one": 1, "all": 8}  # six maps, and two bars of colours
+    (legend,) = figures["one"].legends
+    assert 2 < len(legend.get_texts()) <= 6
+    # The regions of training, as they are in the map.
+    mesh, *_ = figures["one"].axes[0].collections
+    codes = list(diagram.regions.legend)
+    shown = np.take(codes, mesh.get_array().astype(int))
+    np.testing.assert_array_equal(shown.T, diagram.maps["simulation"].region)
+    (other,) = set(diagram.maps) - {"simulation"}
+    right = (diagram.maps["simulation"].region == diagram.maps[other].region).mean()
+    assert f"right at {100 * float(right):.1f} %" in legend.get_title().get_text()
+    plt.close("all")
