@@ -206,7 +206,7 @@ def _selected(
     each run."""
     runs = select(valid(data[[*names, "status"]]), where)
     if len(names) == 1:
-        found = runs[names[0]]
+        found = runs[names[0]].transpose("time", ...)
         return {names[0]: found.mean("seed", keep_attrs=True) if "seed" in found.dims else found}
     axes = list(runs["status"].dims)
     each = runs[[*names]].stack(run=axes) if axes else runs[[*names]].expand_dims("run")

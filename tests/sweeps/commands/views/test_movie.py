@@ -65,6 +65,14 @@ def test_a_number_over_two_axes_is_a_map_and_failed_runs_have_no_colour():
     plt.close(figure)
 
 
+def test_a_number_over_one_axis_is_a_curve_over_it():
+    figure, update = drawn({"": runs("x", inner=0, a=[1.0, 2.0, 4.0, 8.0], seed=[0, 1])})
+    update(4)
+    (line,) = figure.axes[0].lines
+    np.testing.assert_array_equal(line.get_xydata(), [[a, 8.5 + a] for a in (1, 2, 4, 8)])
+    plt.close(figure)
+
+
 def test_two_numbers_are_points_in_their_plane():
     data = runs("x", inner=0, seed=[0, 1]).assign(y=lambda d: 2 * d.x)
     figure, update = drawn({"runs": data}, "x", "y")

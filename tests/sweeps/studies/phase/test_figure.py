@@ -49,13 +49,21 @@ def test_runs_that_fail_are_a_region_beside_those_of_ones_own(tmp_path):
 @pytest.mark.more
 def test_one_panel_has_a_short_key_and_words_without_latex(tmp_path, capsys):
     axes = ["--x", "eta_y:0.01:100:8", "--y", "eta_z:1:100:6"]
-    words = ["phase", *axes, "--momentum", "0.9", "--steps", "20", "--out", str(tmp_path)]
+    words = [
+        "phase",
+        *axes,
+        "--momentum",
+        "0.9",
+        "--steps",
+        "20",
+        "--no-noise",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(words) == 0
     assert "$" not in capsys.readouterr().out
-    options = sweeps.diagrams.Phase(
-        sweeps.experiment("yz", momentum=0.9, steps=20), axes[1], axes[3], out=tmp_path
-    )
-    diagram = sweeps.phase(options.run, x=axes[1], y=axes[3], out=tmp_path)
+    options = {"momentum": 0.9, "steps": 20, "noise": False, "out": tmp_path}
+    diagram = sweeps.phase(x=axes[1], y=axes[3], **options)
     figures = {panels: diagram.plot(panels) for panels in ("one", "all")}
     panels = {name: len(figure.axes) for name, figure in figures.items()}
     assert panels == {"one": 1, "all": 8}  # six maps, and two bars of colours
