@@ -128,7 +128,7 @@ class Explanation:
     def __str__(self) -> str:
         """Format the table as text."""
         lines = [self.about, ""]
-        parts = {"theories that apply:": self.applicable}
+        parts = {"theories that apply, those of the problem itself first:": self.applicable}
         parts["theories that do not apply:"] = self.refused
         for heading, theories in parts.items():
             if theories:
