@@ -281,6 +281,8 @@ def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Ite
             f"alone: {100 * alone:.1f} %):"
         )
     for theory, text, found, line in told:
+        # A line of one's own may be called by a formula, which a terminal does not set.
+        theory = theory.translate(str.maketrans("", "", "$\\{}"))
         yield f"  line {theory}: {found}, {text}" if line else f"  {theory}: {found}"
 
 

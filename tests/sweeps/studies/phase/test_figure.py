@@ -35,6 +35,7 @@ def test_runs_that_fail_are_a_region_beside_those_of_ones_own(tmp_path):
         record=("loss",),
         classify=lambda runs: 3 * (runs["loss"].isel(time=-1) < 1e-9).astype(int),
         legend={0: ("high", "#eeeeee"), 3: ("low", "#4c8bbe")},
+        lines=lambda runs: {r"$\eta = 2$": runs["eta"] - 2 + 0 * runs["norm"]},
     )
     plane = {"x": "eta:0.5:8:7", "y": "norm:0.25:2:5", "steps": 60, "batch": np.inf}
     found = sweeps.phase("catapult", regions=mine, out=tmp_path, **plane)
@@ -44,6 +45,9 @@ def test_runs_that_fail_are_a_region_beside_those_of_ones_own(tmp_path):
     np.testing.assert_array_equal(region == 4, status != dynsim.Status.OK)
     assert set(np.unique(region)) == {0, 3, 4}
     assert found.dataset.regions["4"] == "diverged"
+    # The line with a formula as its name is one without in the terminal.
+    assert r"$\eta = 2$" in [line.name for line in found.theory.lines]
+    assert "line eta = 2: " in str(found)
 
 
 @pytest.mark.more
