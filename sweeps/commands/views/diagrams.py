@@ -82,7 +82,7 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         config = json.loads(datasets[0].attrs["config"])
         system = config["system"]
         diagram = registry.system(system).diagram() if system in registry.names() else Diagram()
-        rule = _rule(diagram, datasets[0], settings, report)
+        rule = _rule(diagram, datasets[0], settings, folder, theory, report)
         title = {"simulation": "training", **diagram.titles}.get(theory, theory)
         # Zipped points that refine nothing only correct a theory in the figure.
         refined = f"{theory}{PARTS[0]}" in paths[0].parts
@@ -109,22 +109,49 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """Return the settings of the command that wrote a diagram, if they are recorded."""
-    path = folder / "phase.run.json"
-    return json.loads(path.read_text()).get("settings", {}) if path.exists() else {}
+    # The name of another problem than that of the command is in the name of the file.
+    path = next(iter(sorted(folder.glob("phase*.run.json"))), None)
+    return json.loads(path.read_text()).get("settings", {}) if path else {}
 
 
 def _rule(
-    diagram: Diagram, dataset: xr.Dataset, settings: dict[str, Any], report: Report
+    diagram: Diagram,
+    dataset: xr.Dataset,
+    settings: dict[str, Any],
+    folder: Path,
+    theory: str,
+    report: Report,
 ) -> Regions | None:
     """Return the regions that a diagram was drawn with, else those of its system, or others for
     which the recorded observables suffice."""
     rules = [chosen(None, diagram.regions), *NAMED.values()]
-    if word := settings.get("regions"):
-        try:
-            rules.insert(0, chosen(word))
-        except ValueError as error:
-            report(f"{error}; using the regions of the system instead")
+    word = settings.get("regions")
+    if word in NAMED:
+        rules.insert(0, NAMED[word])
+    elif word:
+        # Code of somebody's, which opening a folder must not run: the regions as they were drawn.
+        if drawn := _as_drawn(folder, theory):
+            return drawn
+        report(f"regions = {word!r}: not in this folder; using the regions of the system instead")
     return next((each for each in rules if {*each.record} <= {*dataset.data_vars}), None)
+
+
+def _as_drawn(folder: Path, theory: str) -> Regions | None:
+    """Return the regions of a figure: those of each run are those of its point there."""
+    path, found = folder / "phase.json", _map(folder, theory)
+    legend = json.loads(path.read_text()).get("regions") if path.exists() else None
+    if not legend or REGION not in found:
+        return None
+    region = found.pop(REGION)
+    x, y = (name for name, values in found.items() if len(values) in region.shape)
+    area = xr.DataArray(region, {x: found[x], y: found[y]}, (x, y))
+
+    def classify(runs: xr.Dataset) -> xr.DataArray:
+        at = area.sel({x: runs[x], y: runs[y]}, method="nearest").drop_vars([x, y])
+        return at.broadcast_like(runs["status"]).transpose(*runs["status"].dims)
+
+    named = {int(code): (name, colour) for code, (name, colour) in legend.items()}
+    return Regions((), classify, named, failures=True)
 
 
 def _regions(dataset: xr.Dataset, regions: Regions) -> xr.DataArray:

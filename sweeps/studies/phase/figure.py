@@ -228,7 +228,10 @@ def run(config: Phase, regions: Regions | None = None) -> list[Path]:
     arrays |= diagram.theory.arrays
     arrays |= {f"line/{line.name}": line.values for line in diagram.edges}
     arrays["agreement"] = {each.name: each.agreement.right for each in diagram.predictions}
-    report = {"lines": [as_drawn(each) for each in diagram.predictions if each.line]}
+    report = {
+        "lines": [as_drawn(each) for each in diagram.predictions if each.line],
+        "regions": {str(code): [*each] for code, each in diagram.regions.legend.items()},
+    }
     figure = diagram.plot()
     paths = output.write(config.out, "phase", figure=figure, arrays=arrays, report=report)
     for theory, table in diagram.boundaries.items():

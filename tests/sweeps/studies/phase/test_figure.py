@@ -1,5 +1,8 @@
 """A phase diagram in one line: its dataset, its one panel, and its words."""
 
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import cli
+from sweeps.commands.views.diagrams import opened
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +86,30 @@ def test_one_panel_has_a_short_key_and_words_without_latex(tmp_path, capsys):
     right = (diagram.maps["simulation"].region == diagram.maps[other].region).mean()
     assert f"right at {100 * float(right):.1f} %" in legend.get_title().get_text()
     plt.close("all")
+
+
+MINE = """import sweeps
+MINE = sweeps.diagrams.Regions(
+    record=("loss",),
+    classify=lambda runs: (runs["loss"].isel(time=-1) < 1e-9).astype(int),
+    legend={0: ("high", "#eeeeee"), 1: ("low", "#4c8bbe")},
+)
+"""
+
+
+def test_opening_a_diagram_runs_no_code_that_it_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("mine_of_mine.py").write_text(MINE)
+    plane = "--x eta:0.5:8:5 --y norm:0.25:2:4 --steps 60 --batch inf --regions mine_of_mine:MINE"
+    assert cli.main(["phase", "catapult", *plane.split(), "--out", "drawn"]) == 0
+    del sys.modules["mine_of_mine"]
+    Path("mine_of_mine.py").write_text("open('ran', 'w')")
+    (found,) = opened(["drawn"], print).values()
+    assert not Path("ran").exists()
+    # Each run has the region of its point in the figure, and the names that it had there.
+    with np.load("drawn/phase.npz") as arrays:
+        drawn = arrays["simulation/region"]
+    np.testing.assert_array_equal(found.region.isel(seed=0).transpose("eta", "norm"), drawn)
+    assert {0, 1, 2} == set(np.unique(drawn))
+    assert [name for _, name, _ in found.region.attrs["region"]] == ["high", "low", "diverged"]
