@@ -84,8 +84,8 @@ def lines(report: Mapping[str, Any], names: Sequence[str], about: Sequence[str])
     if theories:
         text += ["", "theories:"]
         for name, theory in theories.items():
-            about = theory["title"] + f"; assumes {theory['assumes']}" * bool(theory["assumes"])
-            text.append(f"  {name:<18} {textwrap.shorten(about, 140, placeholder=' ...')}")
+            said = theory["title"] + f"; assumes {theory['assumes']}" * bool(theory["assumes"])
+            text.append(f"  {name:<18} {textwrap.shorten(said, 140, placeholder=' ...')}")
     text += [""] * bool(failed)
     text += [f"{name}: {counted(status)}" for name, status in failed.items()]
     ended = {status for each in failed.values() for status in each}
