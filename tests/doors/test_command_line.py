@@ -192,6 +192,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("line", "named"), [(line, named) for line, *named in ROWS])
+@pytest.mark.more
 def test_error_is_one_line_with_field_value_and_what_is_allowed(
     line, named, tmp_path, monkeypatch, capsys
 ):

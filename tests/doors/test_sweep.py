@@ -348,6 +348,7 @@ class Clash(Named):
     eta: float = 0.0
 
 
+@pytest.mark.more
 def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> None:
     run = Experiment(Clash(), dynsim.sgd(0.1), 2, 2)
     refuses(lambda: sweeps.run(Sweep(run, RATES)), "ambiguous", "problem.eta or rule.eta")

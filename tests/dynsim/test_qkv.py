@@ -195,6 +195,7 @@ def as_numpy(params: Embedded) -> dict:
         pytest.param("none", "practice", False, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.more
 def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> None:
     """`rich`: with the residual, two heads and an untied decoder."""
     numbers = {"heads": 1 + rich, "head_width": 4, "scale": 3.0, "tied": not rich, "residual": rich}
@@ -251,6 +252,7 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy() -> None:
     ],
     ids=["identity-residual", "narrow-untied"],
 )
+@pytest.mark.more
 def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
     params = weights(5, architecture)
     layer = EFFECTIVE(params, TASK)

@@ -36,6 +36,7 @@ def _installed(monkeypatch):
     sys.modules.pop("toy_quadratic", None)
 
 
+@pytest.mark.more
 def test_its_system_is_compared_with_its_theory(tmp_path, capsys):
     options = ["--eta", "0.5", "--curvature", "2.0", "--steps", "4", "--dtype", "float64"]
     few = ["--seeds", "3", "--times", "5", "--out", str(tmp_path)]
@@ -52,6 +53,7 @@ def test_its_system_is_compared_with_its_theory(tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
+@pytest.mark.more
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path):
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
     rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--against", "flow"]

@@ -184,6 +184,7 @@ class Known(Example):
 @pytest.mark.parametrize(
     ("kind", "kurtosis"), [("normal", 3), ("laplace", 6), ("rademacher", 1)], ids=str
 )
+@pytest.mark.more
 def test_the_error_of_a_standard_deviation_is_that_of_as_many_examples(kind, kurtosis):
     """A variance from E examples has the relative variance (kurtosis - 1) / E in each of the steps,
     whose weights in the sum fall as a^2k. The mean follows the known loss."""

@@ -109,6 +109,7 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule, schedule):
 
 
 @pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.more
 def test_plain_flow_is_the_closed_form_in_eta_time(decoupled):
     """p = exp(-(1 + lambda) sum of rates), across the kinks of a warm-up and its end."""
     eta = schedules.warmup_stable_decay(0.05, 30, 40, 0.1, warmup=20)
@@ -165,6 +166,7 @@ def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind):
 
 
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
+@pytest.mark.more
 def test_signs_under_a_constant_force_move_by_the_sum_of_the_rates(momentum):
     eta = schedules.warmup_stable_decay(0.05, 30, 40, 0.1, warmup=3)
     rule, times = dynsim.sign(eta, momentum=momentum), [0.0, 1, 2, 20, 60, 100]

@@ -95,6 +95,7 @@ def test_noise_scales_with_one_over_the_batch():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_derivatives_by_the_rate_are_differences_along_the_same_path():
     last = lambda rate: solve(Exact(), dynsim.sgd(rate), [0, 3, 8], paths=None)["weights"][-1, 0]
     want = (last(0.1 + 1e-5) - last(0.1 - 1e-5)) / 2e-5
@@ -176,6 +177,7 @@ def test_second_order_with_momentum_changes_the_noise_of_a_step():
 
 
 @pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
+@pytest.mark.more
 def test_second_order_with_momentum_begins_with_noise_of_the_velocity(problem):
     mu, batch, number = 0.5, 4, 20_000
     with jax.enable_x64(True):
@@ -193,6 +195,7 @@ def test_second_order_with_momentum_begins_with_noise_of_the_velocity(problem):
 
 
 @pytest.mark.parametrize("problem", [Exact(), Bowl()], ids=["with population", "without"])
+@pytest.mark.more
 def test_the_loss_of_a_batch_scatters_as_batches_do(problem):
     """Whatever part of it the examples of the gradient have."""
     found = solve(problem, dynsim.sgd(0.1), [0], record="batch_loss").across_runs()["batch_loss"]

@@ -24,6 +24,7 @@ def edge_of(width):
     return problem, {"a": jnp.asarray(a), "w": jnp.asarray(abs(w) * np.sign(a)), "v": 0 * a}
 
 
+@pytest.mark.more
 def test_the_projected_gradient_is_that_of_all_weights():
     """Of SciPy: from where |a|^2 is 2 / (eta strength) on, a moves across itself only."""
     (problem, start), eta, times = edge_of(3), 0.01, [0.0, 100, 250, 400, 900]
@@ -75,6 +76,7 @@ def test_an_edge_that_has_fallen_is_approached_within_a_step():
     assert speed(0.499, 0.2) == pytest.approx(eta * 2 * 0.8 * 0.2, rel=1e-5)
 
 
+@pytest.mark.more
 def test_training_stays_at_the_sharpness_of_the_paper():
     """2 / eta on average over time, with the oscillation that holds it there."""
     problem, rule = self_stabilisation.Network(strength=1000.0), dynsim.sgd(4e-3)

@@ -38,6 +38,7 @@ def test_the_equations_of_the_committee_are_averages_over_inputs():
         assert (np.abs(found - sample.mean(0)) < 4 * error).all()
 
 
+@pytest.mark.more
 def test_the_committee_rests_on_the_plateau_of_the_paper():
     """All units alike with Q = 1/(2 K - 1) and R = sqrt(Q/K), at a small rate."""
     problem, rule = saad_solla.Committee(N=400, K=3), dynsim.sgd(0.2 / 400)

@@ -75,6 +75,7 @@ def test_every_paper_records_numbers_of_its_weights_and_has_theories(cls):
 
 
 @pytest.mark.parametrize("cls", SMALLEST, ids=lambda cls: cls.__name__)
+@pytest.mark.more
 def test_the_smallest_settings_work_and_smaller_ones_are_named(cls):
     allowed = SMALLEST[cls]
     problem = cls(**allowed)

@@ -31,6 +31,7 @@ def named(system: Layer, theory: str, *, full: bool) -> object:
 @pytest.mark.parametrize(
     ("system", "theory"), [named(*case, full=case not in FEW) for case in SYSTEMS]
 )
+@pytest.mark.more
 def test_theories_through_the_solver(system: Layer, theory: str) -> None:
     system.check(theory)
 

@@ -105,6 +105,7 @@ def test_sums_and_rejection_draw_chi_squared_numbers(D: int, N: int) -> None:
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_the_population_loss_is_the_mean_over_sequences() -> None:
     # With so short a context every term of the gain is a good part of the loss.
     task, number = dynsim.Regression(4, 6), 200_000

@@ -87,6 +87,7 @@ def test_a_folder_is_its_files_in_order_and_known_by_their_bytes(tmp_path: Path)
     assert dynsim.Arrays({"x": X}).contents() == {}
 
 
+@pytest.mark.more
 def test_a_file_is_a_setting_and_a_store_knows_what_was_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_network_has_the_eigenvalues_of_the_hessian_of_the_next_batch(width: i
         np.testing.assert_allclose(found["sharpness_3"][i], want[2], rtol=RTOL)
 
 
+@pytest.mark.more
 def test_runs_of_a_batch_have_the_sharpness_that_they_have_alone() -> None:
     """Also beside one that diverges, whose sharpness is not a number at its end."""
     problem = Quadratic(matrix([7.0, 5.0], 300), bend=1.0)
@@ -251,6 +252,7 @@ def test_the_sharpness_has_derivatives_of_both_modes(n: int) -> None:
         np.testing.assert_allclose(derivative(jnp.float32(20.0)), 0.25, rtol=1e-3)
 
 
+@pytest.mark.more
 def test_flows_record_the_sharpness_of_their_weights() -> None:
     """Of an exact quartic: the Hessian along the flow of its only bent weight."""
     problem = Quadratic(np.diag([0.0, 0.0, 0.0, 2.0]), bend=3.0)
@@ -300,6 +302,7 @@ def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     np.testing.assert_allclose(run["sharpness"][0], want[0], rtol=1e-4)
 
 
+@pytest.mark.more
 def test_a_resumed_run_goes_on_with_the_same_eigenvectors() -> None:
     problem = Quadratic(matrix([7.0, 6.9], 300), bend=1.0)
     train = functools.partial(

@@ -67,6 +67,7 @@ def missed(problem: Line, params: Any) -> jax.Array:
 KEY, TOKENS = jax.random.key(3), np.arange(40) % 7
 
 
+@pytest.mark.more
 def test_an_equinox_network_is_the_loop_that_one_would_write() -> None:
     """AdamW with warm-up, cosine and clipping, by optax, on the batches of the same keys."""
     rate = schedules.warmup_cosine(0.03, 5, 30)
@@ -245,6 +246,7 @@ def test_recorded_weights_are_those_of_descent() -> None:
     np.testing.assert_array_equal(net["params.layers.1.weight"][-1], last)
 
 
+@pytest.mark.more
 def test_a_full_batch_is_descended_as_its_examples_at_every_step() -> None:
     """And a finite batch draws from them."""
     fixed = dynsim.full_batch(Net(), jax.random.key(1), 12)

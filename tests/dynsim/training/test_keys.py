@@ -142,6 +142,7 @@ def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
     np.testing.assert_allclose(whole.loss[2, 1], alone["loss"][-1], rtol=1e-5)
 
 
+@pytest.mark.more
 def test_the_noise_of_an_own_rule_differs_between_equal_weights() -> None:
     """The layer stores equal columns of Y once. Each must draw its own numbers."""
     layer, key = dynsim.Layer(dynsim.SynSmall(), length=16), jax.random.key(0)

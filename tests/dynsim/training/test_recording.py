@@ -93,6 +93,7 @@ def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     ],
     ids=["simulate", "train_prompts", "descend"],
 )
+@pytest.mark.more
 def test_names_and_functions_mix(run: Callable[[object], Trajectory], mine: object) -> None:
     name, provided = RUNS[run]
     found = run([*provided, {"mine": mine}, name, name])

@@ -17,6 +17,7 @@ TASK = dynsim.SynSmall().build()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.more
 def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -> None:
     with np.load(data_folder / "authors_fig4_sgd.npz") as file:
         run = dict(file)
@@ -72,6 +73,7 @@ def test_an_accelerators_program_is_that_of_a_cpu() -> None:
         np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-13, err_msg=name)
 
 
+@pytest.mark.more
 def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation() -> None:
     def run(key: jax.Array, eta: jax.Array) -> dynsim.Trajectory:
         rule, options = dynsim.sgd(eta, 2 * eta, momentum=eta), {"length": 32, "batch": 16}

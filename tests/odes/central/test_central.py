@@ -72,6 +72,7 @@ def test_a_valley_is_the_closed_form():
     np.testing.assert_array_equal(found["x"], 0)
 
 
+@pytest.mark.more
 def test_a_falling_rate_moves_the_edge_and_a_drop_leaves_it():
     """2/eta = 1 + y^2 while the rate falls slowly from 0.3 to 0.2. Another rate halves at step 150:
     then y moves freely, at eta b, up to the new edge."""
@@ -132,6 +133,7 @@ def test_three_valleys_at_the_edge_are_three_flows_of_one():
     ],
     ids=["parabola beyond by decay", "parabola", "valley that starts beyond"],
 )
+@pytest.mark.more
 def test_what_no_oscillation_holds_is_a_status(problem, rule):
     found = odes.central_flow(problem, rule, [0, 5], key=KEY)
     assert (found.status, found.first_bad_step) == (Status.BEYOND_EDGE, 1)
@@ -182,6 +184,7 @@ def test_a_batch_of_rates_is_one_program():
     np.testing.assert_allclose(batch["oscillation"][:2, -1], [0, SLOPE / EDGE], rtol=1e-2)
 
 
+@pytest.mark.more
 def test_larger_problems_search_for_their_eigenvectors():
     """Beyond 200 weights."""
     slopes, times = np.array([SLOPE, *[0.001] * 104]), np.array([40, 80, 81])

@@ -163,6 +163,7 @@ def test_the_inverse_and_its_derivatives_are_those_of_the_matrix():
             np.testing.assert_allclose(got, np.sum(weights * bend), rtol=1e-11)
 
 
+@pytest.mark.more
 def test_batches_on_two_devices_do_not_wait_for_each_other():
     """They do for ever in jaxlib 0.10 without `one_by_one`; here it takes seconds."""
     command = [sys.executable, "-c", BATCHES]

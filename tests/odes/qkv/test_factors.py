@@ -53,6 +53,7 @@ def distance(got, want):
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[] if "residual" in c else [pytest.mark.full]) for c in CASES]
 )
+@pytest.mark.more
 def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case):
     init = start(CASES[case])
     examples, d = yz.population(TASK), init.width

@@ -66,6 +66,7 @@ def flow(kind, rates, times, decay=0.0):
     # That of the other is in `odes/test_problem.py` by default.
     [("corrected-adam", 0.5, 2), pytest.param("matched-adam", 0.0, 1, marks=pytest.mark.full)],
 )
+@pytest.mark.more
 def test_the_order_in_eta_is_the_promised_one(kind, decay, order):
     errors = []
     for steps in (160, 640):

@@ -116,6 +116,7 @@ def growing(max_steps):
     )  # fmt: skip
 
 
+@pytest.mark.more
 def test_a_solve_that_ends_early_has_a_status():
     solve = growing(2**10)
     # It is 2 at ln 2 = 0.69.

@@ -117,6 +117,7 @@ def pulls(Y, Z, counts):
     return f.transpose(0, 2, 1) @ residual, of_class.reshape(-1, 2, 2, 10).sum(2)
 
 
+@pytest.mark.more
 def test_several_queries_and_falling_rates_have_the_noise_of_the_counts_of_every_class():
     """Every token of every class occurs a little more often in one of the steps of the layer, in
     NumPy; frequencies scatter by one over the number of such tokens in a batch."""

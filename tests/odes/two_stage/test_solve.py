@@ -53,6 +53,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction():
     np.testing.assert_allclose(found.params.b, found["V_trace"][-1], rtol=1e-14)
 
 
+@pytest.mark.more
 def test_restart_where_the_rate_changes_continues_the_run():
     task, optimizer = Prompts(tau_0=0.25), Annealed()
     early, late = [0, 10, 25, 40], [50, 55, 2000, 5000, 8000]
@@ -253,6 +254,7 @@ def test_early_signal_and_margin():
     np.testing.assert_allclose(thresholds.unsaturated_margin(task, 7.0), margin, rtol=1e-12)
 
 
+@pytest.mark.more
 def test_stationary_signal_balances_and_has_derivatives():
     task, decay = GENERIC, 0.025
     found = thresholds.stationary_signal(task, decay)

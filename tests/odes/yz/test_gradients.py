@@ -34,6 +34,7 @@ CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.more
 def test_reverse_mode_is_central_differences(name):
     check(name, differentiated(name))
 

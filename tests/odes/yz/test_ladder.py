@@ -61,6 +61,7 @@ def test_a_prior_on_the_logits_tilts_the_probabilities():
 
 
 @pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.more
 def test_the_residual_lets_locally_distinct_tokens_gain(residual):
     start = yz.init_zero(LOCAL, "float64", residual=residual)
     # Each class's logits towards the tokens in all classes, in one of each query, in it alone.

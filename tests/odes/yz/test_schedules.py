@@ -83,6 +83,7 @@ def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind, name):
 
 
 @pytest.mark.parametrize("name", ["eq10", "theorem4"])
+@pytest.mark.more
 def test_closed_forms_are_flows_in_the_integral(name):
     """A schedule of jumps is three runs at constant rates: after 20 steps at the peak, 10 at a
     fifth of it and 40 at half of it, the state is that of 42 steps at the peak."""

@@ -19,6 +19,7 @@ from sweeps.systems.layer import starting_overlap
 from tests.systems.layers import simulate
 
 
+@pytest.mark.more
 def test_the_prediction_is_what_descent_does():
     found = explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40)
     run = simulate(
@@ -39,6 +40,7 @@ def test_the_prediction_is_what_descent_does():
     assert found["rise ends about step (t0')"].prediction == pytest.approx(2 * math.log(34) / 10)
 
 
+@pytest.mark.more
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path):
     strained = " ".join(explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5).strained)
     for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "those of finite T"):

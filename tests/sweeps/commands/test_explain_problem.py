@@ -162,6 +162,7 @@ class Pulled(dynsim.Problem):
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_noise_is_compared_with_runs():
     steps, eta, batch = 20, 0.02, 16
     found = sweeps.explain(f"{__name__}:Pulled", **settings(eta=eta, batch=batch, steps=steps))

@@ -113,6 +113,7 @@ def test_a_kept_program_is_not_traced_and_computes_the_same(traced):
     assert len(traced) == number
 
 
+@pytest.mark.more
 def test_rates_and_seeds_are_arguments_of_a_kept_program(traced, monkeypatch):
     """Those of axes and those of the run."""
     again()
@@ -279,6 +280,7 @@ def test_those_used_longest_ago_go_first(traced, tmp_path, monkeypatch):
     assert first != second
 
 
+@pytest.mark.more
 def test_only_the_command_line_keeps_them(traced, tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "TRACED", [])
     again()

@@ -148,6 +148,7 @@ def stored(tmp_path_factory):
     return out
 
 
+@pytest.mark.more
 def test_the_ending_decides_and_values_arrive(stored, tmp_path):
     made = sweeps.open(stored).load()
     seconds = sum(record.seconds for record in Store.open(stored).chunks.all().values())

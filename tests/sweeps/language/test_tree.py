@@ -149,6 +149,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.more
 def test_other_processes_write_the_same_text(tmp_path):
     """A class of the script that Python runs has the name by which others import it."""
     (tmp_path / "twice.py").write_text(SCRIPT)

@@ -203,6 +203,7 @@ def test_rounding_that_is_carried_far_decides_nothing() -> None:
 
 @pytest.mark.parametrize("rtol", [1e-8, 5e-5])
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_another_solver_may_differ_by_ten_times_its_tolerance(rtol: float, tmp_path: Path) -> None:
     run = sweeps.experiment("sparse_attention", steps=3)
     sweep = Sweep(run, {"eta": [0.1, 0.2]}, "plain", ("loss",), rtol=rtol)

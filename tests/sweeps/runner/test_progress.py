@@ -97,6 +97,7 @@ def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
     assert {*waits} == {seconds}
 
 
+@pytest.mark.more
 def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
     log = watched(monkeypatch)
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))

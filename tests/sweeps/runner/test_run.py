@@ -418,6 +418,7 @@ def test_programs_of_classes_that_were_defined_again_are_dropped(
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
     """Apart from caches that are full: of a process that runs hundreds, memory does not grow."""
 

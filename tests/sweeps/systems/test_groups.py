@@ -112,6 +112,7 @@ def test_rates_of_groups_have_many_spellings(problem, settings, expected):
                 assert run.at({name: 0.6}).setting(name) == 0.6
 
 
+@pytest.mark.more
 def test_an_axis_is_the_rate_of_its_group():
     run = experiment(Deep(), steps=STEPS, batch=float("inf"), eta_W0=0.02)
     found = sweeps.run(Sweep(run, {"ETA w1": [0.05, 0.1]}, record="loss"), progress=False)
@@ -120,6 +121,7 @@ def test_an_axis_is_the_rate_of_its_group():
     assert label(found["ETA w1"]) == "learning rate of W1 (1/step)"
 
 
+@pytest.mark.more
 def test_files_stores_and_figures_have_the_same_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     head = f'record = ["loss"]\n[run]\nproblem = "{NAME}"\nsteps = 7\nbatch = inf\neta.W1 = 0.05\n'

@@ -99,6 +99,7 @@ def test_an_axis_changes_the_run(name):
         assert not np.array_equal(first, other), number
 
 
+@pytest.mark.more
 def test_numbers_by_group_change_the_run():
     rule = dynsim.sgd({"a": 0.1, "b": 0.2}, decay={"a": 0.1}, noise={"b": 0.1})
     axes = ("eta.a", "eta.b", "decay.a", "noise.b")

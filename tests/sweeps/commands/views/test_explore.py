@@ -30,6 +30,7 @@ def numbers(text, name):
 
 
 @pytest.mark.usefixtures("without_library")
+@pytest.mark.more
 def test_the_page_has_the_numbers_of_the_store(stored, tmp_path, capsys):
     out = tmp_path / "new" / "page.html"
     arguments = ["explore", str(stored), "--out", str(out), "--observables", "loss"]

@@ -54,6 +54,7 @@ def record(out: Path, chunk: int) -> Path:
     return out / Store.open(out).chunks.file(chunk)
 
 
+@pytest.mark.more
 def test_a_store_is_copied_moved_linked_and_read_where_nobody_may_write(
     one: Path, wholes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ class Disk:
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.more
 def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
     begun: bool, eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_runs_go_on_for_more_steps(begun: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.first, want.first.isel(time=-1))
 
 
+@pytest.mark.more
 def test_workers_compute_the_chunks_that_are_not_all_there(begun: Path, tmp_path: Path) -> None:
     sweeps.run(swept(SMALL), tmp_path / "old", tile=4)
     new, source = swept({**SMALL, "seed": [0, 1, 2]}), marked(tmp_path / "old")
@@ -233,6 +234,7 @@ def identity(weights: Any) -> Any:
     return weights
 
 
+@pytest.mark.more
 def test_runs_of_a_problem_of_ones_own_are_found(tmp_path: Path) -> None:
     """Its class is in a function, and its fields are an array, a function and an object."""
 

@@ -226,6 +226,7 @@ def test_a_verdict_excludes_a_factor_of_two(exponent, error, verdict):
     assert law["verdict"].item().split()[0].rstrip(":") == verdict
 
 
+@pytest.mark.more
 def test_a_known_exponent_is_recovered_within_its_error_in_most_draws():
     rng, away = np.random.default_rng(0), []
     for _ in range(30):

@@ -93,6 +93,7 @@ def places(table, level, of="share"):
 
 
 @pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.more
 def test_curves_are_where_the_share_of_the_seeds_is_the_level(shared, tmp_path, monkeypatch):
     """A step that is normal: the band between 10 and 90 % is 2.56 standard deviations wide."""
     seeds = 96
@@ -249,6 +250,7 @@ def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid():
     np.testing.assert_array_equal(grid.eta_z, [1.0, 2.0])
 
 
+@pytest.mark.more
 def test_one_theory_is_one_panel(tmp_path):
     """Of descent, whose plane is that of its single runs."""
     words = ["--theory", "symmetric", "--x", "eta_y:0.1:10:3", "--y", "eta_z:0.1:1:2"]

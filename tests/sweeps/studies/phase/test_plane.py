@@ -136,6 +136,7 @@ def test_each_region_has_its_rule():
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path):
     """At the start, where it is exact for a small output; the flow takes the output to 0."""
     axes = {
@@ -195,6 +196,7 @@ def test_trained_is_below_one_and_not_diverged():
     assert trained(runs).values.tolist() == [1, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.more
 def test_a_phase_diagram_has_the_losses_and_regions_of_descent_written_out(tmp_path):
     """Aligned layers of singular values a take steps of eta a (s - a^2), here in NumPy."""
     words = "phase saxe --x eta:0.5:5:2 --y u0:0.01:0.1:2 --steps 60 --batch inf --out"
