@@ -67,11 +67,8 @@ def draw(
         if len(np.unique(region)) > 1:
             keys.append(drawing.key(f"boundary: {config.title(name)}", **style))
     if "share" in first and (table := seeded.get("simulation")) is not None:
-        text, style = BOUNDARY[1]
-        for _, piece in table.sel(vertex=table.level != 0.5).groupby("piece"):
-            cased = drawing.cased(style["lw"])
-            ax.plot(piece["x"], piece["y"], scalex=False, scaley=False, path_effects=cased, **style)
-        keys.append(drawing.key(text, **style))
+        plot_boundary(table, ax, BOUNDARY[1:2])
+        keys.append(drawing.key(BOUNDARY[1][0], **BOUNDARY[1][1]))
     # The edge, which is requested and comes last, has priority over closed forms.
     lines = [each for each in told if each.line]
     shown = (lines[::-1] if config.edge else lines)[: MOST_KEYS - len(keys)]
@@ -170,7 +167,7 @@ def _all(
         plot_lines([each.line for each in told if each.line], ax=ax)
     for name, table in seeded.items():
         for ax, panel in zip_longest(axes[1], maps):
-            plot_boundary(table, ax=ax, whole=panel == name)
+            plot_boundary(table, ax, BOUNDARY if panel == name else BOUNDARY[:1])
     keys = [_line_key(each) for each in told if each.line]
     if levels is not None:
         keys.append(drawing.key(levels[0], color="k", lw=0.8))
@@ -206,12 +203,13 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
             ax.plot(x, y, scalex=False, scaley=False, **style)
 
 
-def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
-    """Draw all curves of `maps.boundary` if `whole`, else only those of 50 %."""
+def plot_boundary(table: xr.Dataset, ax: Axes, kinds: Sequence[tuple[str, Any]]) -> None:
+    """Draw the curves of `maps.boundary` that are of some of the kinds of `BOUNDARY`."""
     for _, piece in table.groupby("piece"):
         level, of = piece["level"].values[0], piece["of"].values[0]
-        style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]
-        if whole or style is BOUNDARY[0][1]:
+        kind = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1]
+        if kind in kinds:
+            style = kind[1]
             cased = drawing.cased(style["lw"])
             ax.plot(piece["x"], piece["y"], scalex=False, scaley=False, path_effects=cased, **style)
 
