@@ -20,8 +20,8 @@ from odes.batch_noise import STATISTICS, STD
 from odes.theory import AnyTheory, refusal
 from sweeps import output
 from sweeps.comparison.errors import TRAINING, Comparison
-from sweeps.language.axes import MOST_VALUES
 from sweeps.language.tree import check_fields, encode
+from sweeps.language.values import MOST_VALUES
 from sweeps.output import check_directory
 from sweeps.runner import cluster
 from sweeps.runner.program import traces

@@ -4,17 +4,19 @@ Axes of numbers that can be traced are traced: their runs share one compiled pro
 are static: each program has one value of them.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynsim import checks
 from sweeps.language.fields import (
     MISSING,
     Field,
@@ -22,39 +24,19 @@ from sweeps.language.fields import (
     Table,
     allowed,
     check,
-    closest,
+    errors_in,
     fold,
     is_branch,
     is_number,
     must_be,
 )
 from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
+from sweeps.language.values import LISTS, MOST_VALUES, is_spacing, spaced
 
-MOST_VALUES = 2**24
-"""Maximum number of values of an axis, as each is stored with the results."""
 MOST_RUNS = 2**40
 """Maximum number of runs, far beyond any real sweep."""
-LISTS = "a list, or a table with linspace, logspace or range"
-_REAL = Field(types=("number",), bounds={"gt": "-inf", "lt": "inf"})
-_POSITIVE = Field(types=("number",), bounds={"gt": 0, "lt": "inf"})
-_WHOLE = Field(types=("integer",), bounds={"ge": 0, "le": MOST_VALUES})
-_COUNT = Field(types=("integer",), bounds={"ge": 2, "le": MOST_VALUES})
-SPACINGS: Mapping[str, tuple[Callable[..., np.ndarray], tuple[Field, ...], str]] = {
-    "linspace": (np.linspace, (_REAL, _REAL, _COUNT), "[first, last, number of values]"),
-    "logspace": (np.geomspace, (_POSITIVE, _POSITIVE, _COUNT), "[first, last, number of values]"),
-    "range": (np.arange, (_WHOLE, _WHOLE), "n or [first, end]"),
-}
 Groups = list[list[str]]
 """Names of axes, grouped by dimension."""
-
-
-def is_spacing(value: object) -> bool:
-    """Return whether a table has (possibly misspelt) spacings rather than labelled values."""
-    if not isinstance(value, Mapping):
-        return False
-    name, inside = next(iter(value.items()), ("", None))
-    mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
-    return bool({*value} & {*SPACINGS} or mistyped)
 
 
 class Axis(NamedTuple):
@@ -180,8 +162,6 @@ class Axes:
         named = self.named
         numbers = {n: value for n, value in chosen.items() if named[n].traced}
         static = {n: value for n, value in chosen.items() if n not in numbers}
-        from sweeps.language.tree import put
-
         made = self._made(tuple(static.items()))
         return put(made, {named[n].path: v for n, v in numbers.items()}) if numbers else made
 
@@ -294,7 +274,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     """Return the values of an axis; for a table with labels, its values."""
     values = given
     if isinstance(given, Mapping):
-        values = _spaced(path, given) if is_spacing(given) else list(given.values())
+        values = spaced(path, given) if is_spacing(given) else list(given.values())
     if getattr(values, "ndim", 0):
         # Only values in Python are arrays; errors of sweep files appear without importing JAX.
         from dynsim import numeric
@@ -349,16 +329,60 @@ def _check_different(dim: Dimension) -> None:
         raise LanguageError(f"axes.{names}", "is given twice", point if point[1:] else point[0])
 
 
-def _spaced(path: str, given: Mapping[str, Any]) -> list[float]:
-    """Return the values that a table with `linspace`, `logspace` or `range` describes."""
-    how, numbers = next(iter(given.items()), ("", None))
-    if len(given) != 1 or how not in SPACINGS:
-        raise LanguageError(path, must_be(how, SPACINGS, LISTS), {**given})
-    path, (space, fields, form) = f"{path}.{how}", SPACINGS[how]
-    ends = [0, numbers] if how == "range" and isinstance(numbers, int) else numbers
-    if not isinstance(ends, list | tuple) or len(ends) != len(fields):
-        raise LanguageError(path, f"must be {form}", numbers)
-    checked = [check(field, each, path) for field, each in zip(fields, ends, strict=True)]
-    if values := space(*checked).tolist():
-        return values
-    raise LanguageError(path, "has no values", numbers)
+def put(tree: Any, values: Mapping[Path, Any]) -> Any:
+    """Return a copy of a run with other numbers, such as `{("rule", "eta"): 0.1}`.
+
+    Every part that contains a changed number is constructed again, so that its class checks all of
+    them together. For many runs, numbers are arrays that broadcast: classes check them at the ends
+    of each dimension, as they compare scalars. Traced numbers are not checked.
+
+    Args:
+        tree: a run.
+        values: numbers by path.
+
+    Raises:
+        LanguageError: if the path does not exist, or a class does not allow the values.
+    """
+    if checks.is_traced(list(values.values())):
+        return _put(tree, values, (), checked=False)
+    arrays = {path: value for path, value in values.items() if np.ndim(value)}
+    made = [_put(tree, {**values, **corner}, ()) for corner in _corners(arrays)]
+    return _put(made[0], arrays, (), checked=False) if arrays else made[0]
+
+
+def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
+    """Yield the numbers at the smallest and largest values along each dimension of arrays."""
+    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays.values()))
+    whole = {path: np.broadcast_to(array, shape) for path, array in arrays.items()}
+    ends: list[set[int]] = [set() for _ in shape]
+    for array in arrays.values():
+        given = np.reshape(array, [1] * (len(shape) - np.ndim(array)) + list(np.shape(array)))
+        for at in (np.argmin(given), np.argmax(given)):
+            for dim, place in zip(ends, np.unravel_index(at, given.shape), strict=True):
+                dim.add(int(place))
+    for index in itertools.product(*map(sorted, ends)):
+        yield {path: array[index].item() for path, array in whole.items()}
+
+
+def _put(tree: Any, values: Mapping[Path, Any], path: Path, *, checked: bool = True) -> Any:
+    if () in values:
+        short = "" if checked else getattr(type(tree), "SHORT", "")
+        return _put(tree, {(short,): values[()]}, path, checked=False) if short else values[()]
+    names = getattr(tree, "__dataclass_fields__", ())
+    fields = tree if isinstance(tree, Mapping) else {name: getattr(tree, name) for name in names}
+    inside: dict[str, dict[Path, Any]] = {}
+    for (part, *rest), value in values.items():
+        if part not in fields:
+            raise LanguageError(".".join((*path, part)), "does not exist")
+        inside.setdefault(part, {})[tuple(rest)] = value
+    new = {n: _put(fields[n], v, (*path, n), checked=checked) for n, v in inside.items()}
+    if isinstance(tree, Mapping):
+        return {**tree, **new}
+    if checked:
+        with errors_in(path, fields):
+            return dataclasses.replace(tree, **new)
+    made = object.__new__(type(tree))
+    # Copy only the fields: cached properties depend on the old numbers.
+    for name, value in {**fields, **new}.items():
+        object.__setattr__(made, name, value)
+    return made

@@ -4,6 +4,7 @@ This module imports neither JAX nor the described classes, so that a command lin
 mistyped option at once.
 """
 
+import contextlib
 import difflib
 import functools
 import importlib.util
@@ -12,7 +13,7 @@ import operator
 import re
 import reprlib
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
@@ -272,3 +273,15 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
     found += [f"one of {', '.join(kinds)}"] if kinds else []
     text = "a list, each entry " * field.listed + ", or ".join(found)
     return text + ", or one of these for each group" * field.groups
+
+
+@contextlib.contextmanager
+def errors_in(path: tuple[str, ...], fields: Mapping[str, Any]) -> Iterator[None]:
+    """Context that adds the path to errors of a class."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        start, _, reason = str(error).partition(": ")
+        if start.split(" ")[0] in fields:
+            raise LanguageError(".".join((*path, start)), reason) from error
+        raise LanguageError(".".join(path) or "the run", str(error)) from error

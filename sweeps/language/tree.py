@@ -1,19 +1,21 @@
-"""Conversion of runs between objects and text, and functional updates of runs."""
+"""Conversion of runs between objects and text."""
 
-import contextlib
-import dataclasses
-import itertools
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from dynsim import checks
 from sweeps.language.describe import Objects, describe, locate, plain
-from sweeps.language.fields import Field, LanguageError, Table, Value, check, is_array, is_branch
+from sweeps.language.fields import (
+    Field,
+    LanguageError,
+    Table,
+    Value,
+    check,
+    errors_in,
+    is_array,
+    is_branch,
+)
 from sweeps.language.grammar import Language, Path
 
 
@@ -68,8 +70,9 @@ def _key(name: str) -> str:
 
 
 def _toml(value: Value) -> str:
-    # TOML writes these values like JSON, except that it has no null.
-    return json.dumps("none" if value is None else value, ensure_ascii=False)
+    # TOML writes these values like JSON, except that it has no null and escapes DEL as well.
+    text = json.dumps("none" if value is None else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")
 
 
 def build(language: Language, given: Table, objects: Objects | None = None) -> Any:
@@ -104,7 +107,7 @@ def built(
             if part != "kind"
         }
         cls = objects.get(kind.location) or locate(kind.location, name)
-        with _errors_in(path, kind.fields):
+        with errors_in(path, kind.fields):
             return cls(**given)
     if is_array(value):
         if value["array"] not in objects:
@@ -126,74 +129,3 @@ def built(
     if "path" in field.types and "text" not in field.types:
         return pathlib.Path(value)
     return value if {"text", "path", "object"} & {*field.types} else float(value)
-
-
-def put(tree: Any, values: Mapping[Path, Any]) -> Any:
-    """Return a copy of a run with other numbers, such as `{("rule", "eta"): 0.1}`.
-
-    Every part that contains a changed number is constructed again, so that its class checks all of
-    them together. For many runs, numbers are arrays that broadcast: classes check them at the ends
-    of each dimension, as they compare scalars. Traced numbers are not checked.
-
-    Args:
-        tree: a run.
-        values: numbers by path.
-
-    Raises:
-        LanguageError: if the path does not exist, or a class does not allow the values.
-    """
-    if checks.is_traced(list(values.values())):
-        return _put(tree, values, (), checked=False)
-    arrays = {path: value for path, value in values.items() if np.ndim(value)}
-    made = [_put(tree, {**values, **corner}, ()) for corner in _corners(arrays)]
-    return _put(made[0], arrays, (), checked=False) if arrays else made[0]
-
-
-def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
-    """Yield the numbers at the smallest and largest values along each dimension of arrays."""
-    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays.values()))
-    whole = {path: np.broadcast_to(array, shape) for path, array in arrays.items()}
-    ends: list[set[int]] = [set() for _ in shape]
-    for array in arrays.values():
-        given = np.reshape(array, [1] * (len(shape) - np.ndim(array)) + list(np.shape(array)))
-        for at in (np.argmin(given), np.argmax(given)):
-            for dim, place in zip(ends, np.unravel_index(at, given.shape), strict=True):
-                dim.add(int(place))
-    for index in itertools.product(*map(sorted, ends)):
-        yield {path: array[index].item() for path, array in whole.items()}
-
-
-def _put(tree: Any, values: Mapping[Path, Any], path: Path, *, checked: bool = True) -> Any:
-    if () in values:
-        short = "" if checked else getattr(type(tree), "SHORT", "")
-        return _put(tree, {(short,): values[()]}, path, checked=False) if short else values[()]
-    names = getattr(tree, "__dataclass_fields__", ())
-    fields = tree if isinstance(tree, Mapping) else {name: getattr(tree, name) for name in names}
-    inside: dict[str, dict[Path, Any]] = {}
-    for (part, *rest), value in values.items():
-        if part not in fields:
-            raise LanguageError(".".join((*path, part)), "does not exist")
-        inside.setdefault(part, {})[tuple(rest)] = value
-    new = {n: _put(fields[n], v, (*path, n), checked=checked) for n, v in inside.items()}
-    if isinstance(tree, Mapping):
-        return {**tree, **new}
-    if checked:
-        with _errors_in(path, fields):
-            return dataclasses.replace(tree, **new)
-    made = object.__new__(type(tree))
-    # Copy only the fields: cached properties depend on the old numbers.
-    for name, value in {**fields, **new}.items():
-        object.__setattr__(made, name, value)
-    return made
-
-
-@contextlib.contextmanager
-def _errors_in(path: Path, fields: Mapping[str, Any]) -> Iterator[None]:
-    """Context that adds the path to errors of a class."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        start, _, reason = str(error).partition(": ")
-        if start.split(" ")[0] in fields:
-            raise LanguageError(".".join((*path, start)), reason) from error
-        raise LanguageError(".".join(path) or "the run", str(error)) from error

@@ -1,24 +1,63 @@
-"""Finds a value on an axis, and the axis that a name means.
+"""Values of axes: those that a table describes by their spacing, and the one that a number means.
 
 All code that looks up what somebody typed uses this module: `--where`, `--times`, plots, diagrams,
 differences of sweeps. Pages of the explorer have the same function in `marks.js`. Distances are
 relative, because rates of 1e-12 and 1e-9 are as different as 1 and 1000.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike, DTypeLike
 
 from dynsim import checks
-from sweeps.language.fields import fold
+from sweeps.language.fields import Field, LanguageError, check, closest, fold, must_be
 
 CLOSE = 1e-6
 """Largest relative difference between a value of an axis and a number that means it: more than that
 of float32. A number that was copied from a table of six digits may differ by more."""
 FEW = 6
 """Maximum number of values of an axis that a message lists in full."""
+
+
+MOST_VALUES = 2**24
+"""Maximum number of values of an axis, as each is stored with the results."""
+LISTS = "a list, or a table with linspace, logspace or range"
+_REAL = Field(types=("number",), bounds={"gt": "-inf", "lt": "inf"})
+_POSITIVE = Field(types=("number",), bounds={"gt": 0, "lt": "inf"})
+_WHOLE = Field(types=("integer",), bounds={"ge": 0, "le": MOST_VALUES})
+_COUNT = Field(types=("integer",), bounds={"ge": 2, "le": MOST_VALUES})
+SPACINGS: Mapping[str, tuple[Callable[..., np.ndarray], tuple[Field, ...], str]] = {
+    "linspace": (np.linspace, (_REAL, _REAL, _COUNT), "[first, last, number of values]"),
+    "logspace": (np.geomspace, (_POSITIVE, _POSITIVE, _COUNT), "[first, last, number of values]"),
+    "range": (np.arange, (_WHOLE, _WHOLE), "n or [first, end]"),
+}
+
+
+def is_spacing(value: object) -> bool:
+    """Return whether a table has (possibly misspelt) spacings rather than labelled values."""
+    if not isinstance(value, Mapping):
+        return False
+    name, inside = next(iter(value.items()), ("", None))
+    mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
+    return bool({*value} & {*SPACINGS} or mistyped)
+
+
+def spaced(path: str, given: Mapping[str, Any]) -> list[float]:
+    """Return the values that a table with `linspace`, `logspace` or `range` describes."""
+    how, numbers = next(iter(given.items()), ("", None))
+    if len(given) != 1 or how not in SPACINGS:
+        raise LanguageError(path, must_be(how, SPACINGS, LISTS), {**given})
+    path, (space, fields, form) = f"{path}.{how}", SPACINGS[how]
+    ends = [0, numbers] if how == "range" and isinstance(numbers, int) else numbers
+    if not isinstance(ends, list | tuple) or len(ends) != len(fields):
+        raise LanguageError(path, f"must be {form}", numbers)
+    checked = [check(field, each, path) for field, each in zip(fields, ends, strict=True)]
+    if values := space(*checked).tolist():
+        return values
+    raise LanguageError(path, "has no values", numbers)
 
 
 def find_value(field: str, values: Shaped[np.ndarray, " N"], wanted: float | str) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeps.language.axes import Axes, is_spacing
+from sweeps.language.axes import Axes
 from sweeps.language.fields import LanguageError, must_be
 from sweeps.language.grammar import Language
+from sweeps.language.values import is_spacing
 from sweeps.lines import assignments
 
 FOLDER = Path(__file__).parent

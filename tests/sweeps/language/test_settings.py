@@ -173,6 +173,7 @@ def flat(table, path=()):
 
 @drawn
 @hypothesis.given(runs)
+@hypothesis.example(Experiment(Bowl(), record=('"\\\x7f',)))
 def test_runs_are_their_text(meant):
     text = canonical(meant)
     again = decode(json.loads(text))

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sweeps.language.axes import put
 from sweeps.language.fields import LanguageError
-from sweeps.language.tree import build, encode, put, toml
+from sweeps.language.tree import build, encode, toml
 from tests.doors import refuses
 from tests.sweeps.language.catalog import (
     LANGUAGE,
