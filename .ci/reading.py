@@ -80,7 +80,7 @@ def modules(root: Path, package: str) -> list[Module]:
 
 
 def is_plain(function: Function) -> bool:
-    """Whether only a call by its name reaches a function: no decorator, and no protocol of Python."""
+    """Whether only a call by name reaches a function: no decorator or protocol of Python does."""
     return not function.decorator_list and not function.name.startswith("__")
 
 
