@@ -209,6 +209,6 @@ def test_a_phase_diagram_has_the_losses_and_regions_of_descent_written_out(tmp_p
             a = np.full(4, u0**0.5)
             for _ in range(60):
                 a += 0.5 * a * (s - a**2)
-            # float32, whose errors grow with the modes.
-            np.testing.assert_allclose(loss, ((a**2 - s) ** 2).sum() / 2, rtol=1e-3)
+            # What is left, a^2 - s = 1e-5, is a thousand roundings of float32, which add up.
+            np.testing.assert_allclose(loss, ((a**2 - s) ** 2).sum() / 2, rtol=2e-2)
     assert (tmp_path / "phase.png").stat().st_size > 10_000
