@@ -11,11 +11,14 @@ import annotated_types as at
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.animation import FFMpegWriter, PillowWriter
+from matplotlib.animation import FFMpegWriter
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from PIL import Image
 
 from dynsim import checks
 from sweeps import output
@@ -27,7 +30,8 @@ from sweeps.runner.labels import aligned_with, label, select, valid, wrapped
 from sweeps.runner.run import open_sweep
 
 Data = xr.Dataset | Mapping[str, xr.Dataset]
-Update = Callable[[int], None]
+Update = Callable[[int], list[Artist]]
+"""Shows a frame; returns the artists that change from frame to frame."""
 SUFFIXES = (".gif", ".mp4")
 MOST_PANELS = 4
 """Largest number of rows of a matrix that have a panel of bars each; a larger one is an image."""
@@ -156,22 +160,51 @@ def _write(
     figure, update = _plane(arrays) if len(names) == 2 else _single(arrays, names[0])
     title = figure.suptitle(f"step {times[-1]:g}")
     # The layout of one frame is that of all: to compute it takes as long as to draw.
-    update(len(times) - 1)
+    moving = [*update(len(times) - 1), title]
+    figure.set_dpi(DOTS)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+    def show(frame: int) -> None:
+        update(frame)
+        title.set_text(f"step {times[frame]:g}")
+
     rate: Any = len(times) / seconds
-    writer = FFMpegWriter(rate) if path.suffix == ".mp4" else PillowWriter(rate)
     with tempfile.TemporaryDirectory() as folder:
         new = Path(folder, path.name)
-        with writer.saving(figure, str(new), DOTS):
-            for frame, time in enumerate(times):
-                update(frame)
-                title.set_text(f"step {time:g}")
-                writer.grab_frame()
+        if path.suffix == ".mp4":
+            with (writer := FFMpegWriter(rate)).saving(figure, str(new), DOTS):
+                for frame in range(len(times)):
+                    show(frame)
+                    writer.grab_frame()
+        else:
+            first, *others = _pictures(figure, moving, show, len(times))
+            options: Any = {"duration": round(1000 / rate), "loop": 0}
+            first.save(new, save_all=True, append_images=others, **options)
         path.parent.mkdir(parents=True, exist_ok=True)
         output.write_whole(path, lambda file: file.write(new.read_bytes()))
     plt.close(figure)
     return path
+
+
+def _pictures(
+    figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], frames: int
+) -> list[Image.Image]:
+    """Draw all frames: what does not move only once, which is most of the work."""
+    canvas = FigureCanvasAgg(figure)
+    # The frames of axes lie on top of what is in them.
+    drawn = [*moving, *(edge for ax in figure.axes for edge in ax.spines.values())]
+    for artist in drawn:
+        artist.set_animated(True)
+    canvas.draw()
+    still, found = canvas.copy_from_bbox(figure.bbox), []
+    for frame in range(frames):
+        canvas.restore_region(still)
+        show(frame)
+        for artist in drawn:
+            figure.draw_artist(artist)
+        found.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    return found
 
 
 def _check_out(out: Path) -> Path:
@@ -248,9 +281,8 @@ def _single(arrays: Mapping[str, Mapping[str, xr.DataArray]], name: str) -> tupl
     if len(sides) > 1:
         drawing.below(figure, _keys(axes[0], sides), 3)
 
-    def update(frame: int) -> None:
-        for each in updates:
-            each(frame)
+    def update(frame: int) -> list[Artist]:
+        return [artist for each in updates for artist in each(frame)]
 
     return figure, update
 
@@ -269,16 +301,18 @@ def _curves(sides: Mapping[str, xr.DataArray], ax: Axes) -> Update:
     place = inner[0] if inner else "time"
     x = first[place].values if place in first.coords else np.arange(first.sizes[place])
     bars = bool(inner) and place not in first.coords
+    low, high, decades = colour_range(np.concatenate([v.values.ravel() for v in sides.values()]))
+    room = 0.05 * (high - low) or 1.0
     for number, (side, values) in enumerate(sides.items()):
         style: dict[str, Any] = {"color": drawing.colour(number), "label": side}
         if bars and not number:
             artists.append(ax.bar(x, values.values[-1], **style, alpha=0.6))
         else:
-            marks = {"marker": "_", "ms": 14, "mew": 2, "ls": ""} if bars else {}
+            # As wide as bars, which share the width of a panel.
+            wide = {"marker": "_", "ms": min(14, 180 / len(x)), "mew": 2, "ls": ""}
             width = {"lw": 1.4 if number else 4}
-            artists += ax.plot(x, np.full(len(x), np.nan), **style, **width, **marks)
-    low, high, decades = colour_range(np.concatenate([v.values.ravel() for v in sides.values()]))
-    room = 0.05 * (high - low) or 1.0
+            # Any values that are numbers: the axis spans their places.
+            artists += ax.plot(x, np.full(len(x), high), **style, **width, **(wide if bars else {}))
     ax.set(
         xscale="log" if inner and scale_of(x) == "log" else "linear",
         yscale="log" if decades else "linear",
@@ -287,7 +321,9 @@ def _curves(sides: Mapping[str, xr.DataArray], ax: Axes) -> Update:
         ylabel=label(first),
     )
 
-    def update(frame: int) -> None:
+    moving = [each for a in artists for each in (a if isinstance(a, BarContainer) else [a])]
+
+    def update(frame: int) -> list[Artist]:
         for artist, values in zip(artists, sides.values(), strict=True):
             if not inner:
                 artist.set_data(x[: frame + 1], values.values[: frame + 1])
@@ -296,6 +332,7 @@ def _curves(sides: Mapping[str, xr.DataArray], ax: Axes) -> Update:
                     bar.set_height(height)
             else:
                 artist.set_ydata(values.values[frame])
+        return moving
 
     return update
 
@@ -321,9 +358,10 @@ def _images(sides: Mapping[str, xr.DataArray]) -> tuple[Figure, Update]:
         ax.set(xscale=scales[0], yscale=scales[1], title=side, xlabel=words[0], ylabel=words[1])
     figure.colorbar(meshes[0], ax=axes, label=wrapped(next(iter(sides.values()))))
 
-    def update(frame: int) -> None:
+    def update(frame: int) -> list[Artist]:
         for mesh, values in zip(meshes, sides.values(), strict=True):
             mesh.set_array(values.values[frame].T)
+        return meshes
 
     return figure, update
 
@@ -354,10 +392,11 @@ def _plane(arrays: Mapping[str, Mapping[str, xr.DataArray]]) -> tuple[Figure, Up
     if theories:
         drawing.below(figure, _keys(ax, arrays), 3)
 
-    def update(frame: int) -> None:
+    def update(frame: int) -> list[Artist]:
         points.set_data(x.values[frame], y.values[frame])
         behind = slice(max(0, frame - TAIL), frame + 1)
         for run, tail in enumerate(tails):
             tail.set_data(x.values[behind, run], y.values[behind, run])
+        return [*tails, points]
 
     return figure, update

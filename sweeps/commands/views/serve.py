@@ -25,7 +25,7 @@ from sweeps.output import drawing
 from sweeps.runner import progress
 
 HOST = "127.0.0.1"
-POLICY = page.POLICY.replace("connect-src data:", "connect-src 'self'")
+POLICY = page.POLICY.replace("connect-src data:", "connect-src 'self' data:")
 REFRESH = 3.0
 """Seconds between updates of a running sweep."""
 MOST = 2**16

@@ -48,12 +48,13 @@ function describe([column, row]) {
     const said = Object.entries(counts).map(([name, number]) => `${number} ${name}`).join(", ");
     return sides.length > 1 ? `${names[view.of[side]]}: ${said}` : said;
   });
-  const told = [`${label}${stepOf(view)}: ${valueAt(cells, cell, view.observable)}`];
-  if (also?.cells) {
-    const { label: beside } = about.observables.find(({ name }) => name === also.view.observable);
-    told.push(`${beside}${stepOf(also.view)}: ${valueAt(also.cells, cell, also.view.observable)}`);
-  }
-  return [settings(placesAt([column, row])), ...told, ended.join("; ")].join("\n");
+  const told = [[label, view, cells]];
+  if (also?.cells) told.push([about.observables.find(({ name }) => name === also.view.observable).label, also.view, also.cells]);
+  const said = told.map(([what, of, there]) => {
+    const spread = there.runs > 1 && !regionsOf(of.observable) ? ", mean ± sd over seeds" : "";
+    return `${what}${stepOf(of)}${spread}: ${valueAt(there, cell, of.observable)}`;
+  });
+  return [settings(placesAt([column, row])), ...said, ended.join("; ")].join("\n");
 }
 
 /** What a cell has of an observable, of a difference also what each sweep has. */
@@ -118,9 +119,13 @@ const arePlaces = (places) =>
 async function drawOpened() {
   const { stores, name, label } = drawn;
   const [log, logTime] = ["value-scale", "time-scale"].map((id) => controls[id].value() === "log");
-  const ends = pinned?.stores && sharedEnds([stores, pinned.stores], log);
-  const axes = { label, log, logTime, ends };
-  await drawCurves(byId("curves"), { ...axes, stores, more: live?.traces(name) ?? [] });
+  const more = live?.traces(name) ?? [];
+  const ends = endsOfCurves(pinned?.stores ? [stores, pinned.stores] : [stores], more, log);
+  // Runs with times of their own share no step.
+  const shared = !about.stores.some(({ arrays }) => Object.values(arrays).some(({ dims }) => dims.includes("record")));
+  const step = controls.time && shared ? about.times[controls.time.value()] : undefined;
+  const axes = { label, log, logTime, ends, step };
+  await drawCurves(byId("curves"), { ...axes, stores, more });
   if (!pinned?.stores) return;
   await drawCurves(byId("pinned-curves"), { ...axes, stores: pinned.stores, more: [] });
   byId("pinned-words").textContent = besidePinned().join("\n");

@@ -36,6 +36,8 @@ function fragment() {
 
 /** Write the address, without a place in the history for each movement of a slider. */
 function remember() {
+  // Browsers allow few changes of an address in a second.
+  if (playing) return;
   const wanted = fragment();
   if (wanted === (location.hash || "#")) return;
   try {
@@ -63,7 +65,7 @@ function choice(id, text, options, value, changed = redraw) {
   return label;
 }
 
-function slider(id, text, values, start) {
+function slider(id, text, values, start, changed = redraw) {
   const input = element("input", { id, type: "range", min: 0, max: values.length - 1, value: start });
   const output = element("output", { htmlFor: id });
   const tell = () => {
@@ -76,7 +78,7 @@ function slider(id, text, values, start) {
   };
   input.oninput = () => {
     tell();
-    redraw();
+    changed();
   };
   tell();
   const label = element("label", { htmlFor: id }, element("span", {}, text, output), input);
@@ -108,7 +110,7 @@ function placeControl(dim) {
   return choice(`at-${dim}`, label, options);
 }
 
-const placeOf = (dim) => Number(controls[`at-${dim}`]?.value() ?? 0);
+const placeOf = (dim) => Number(controls[`at-${dim}`]?.value() ?? 0) || 0;
 
 /** Put an axis at a place, whether its control is seen or the map runs along it. */
 function putPlace(dim, place) {
@@ -125,6 +127,34 @@ async function copy(text, shownIn) {
 }
 
 const button = (textContent, onclick) => element("button", { type: "button", textContent, onclick });
+
+/** The playback of steps that goes on, and the longest playback and frame, in milliseconds. */
+let playing = null;
+const [WHOLE, FRAME] = [8000, 400];
+
+/** Show one step after the other, from the one that is shown, or from the first one after the last, on axes that all
+ * steps share; or stop that. */
+async function play() {
+  if (playing) return stop();
+  const own = (playing = {});
+  byId("steps").querySelector("button").textContent = "Pause";
+  controls.range.input.value = "steps";
+  const last = about.times.length - 1;
+  for (let time = controls.time.value() % last; time <= last; time++) {
+    const due = new Promise((resolve) => setTimeout(resolve, Math.min(FRAME, WHOLE / about.times.length)));
+    controls.time.put(time);
+    await redraw();
+    await due;
+    if (playing !== own) return;
+  }
+  stop();
+}
+
+function stop() {
+  playing = null;
+  byId("steps").querySelector("button").textContent = "Play";
+  remember();
+}
 
 /** Hand a file to the reader. */
 function download(name, type, text) {

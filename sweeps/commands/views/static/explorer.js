@@ -4,7 +4,7 @@
 let overview, every;
 let latest = 0;
 
-/** Dimensions that are axes of runs, those of several values first. */
+/** Dimensions of several values. */
 const axes = Object.keys(about.dims).filter((dim) => about.dims[dim].values.length > 1);
 const names = about.stores.map(({ name }) => name);
 
@@ -27,6 +27,7 @@ const seeds = about.stores.map((store) => store.seeds).reduce((most, own) => (ow
 const RANGES = [
   ["robust", "robust: 2 to 98 %"],
   ["full", "all values"],
+  ["steps", "all values of all steps"],
   ["hand", "by hand"],
 ];
 const KINDS = [
@@ -43,6 +44,7 @@ const DRAGS = [
 function build() {
   byId("notes").append(...about.notes.map((note) => element("li", { textContent: note })));
   const runs = axes.filter((dim) => about.dims[dim].axis);
+  const entries = axes.filter((dim) => !runs.includes(dim));
   const order = [...runs].sort((a, b) => {
     const rank = (dim) => canBeLog(about.dims[dim].values) + Math.min(about.dims[dim].values.length, 1e6);
     return rank(b) - rank(a);
@@ -51,9 +53,9 @@ function build() {
   const made = [
     choice("observable", "Quantity", about.observables.map((o) => [o.name, o.label]), region?.name ?? usual.name),
     choice("show", "Sweep", shows.map(({ text }, i) => [i, text])),
-    choice("x", "Horizontal axis", named(runs), order[0], () => swap("x", "y")),
+    choice("x", "Horizontal axis", named([...runs, ...entries]), order[0] ?? "", () => swap("x", "y")),
     choice("x-scale", "Horizontal scale", SCALES),
-    choice("y", "Vertical axis", [["", "none: lines"], ...named(runs)], order[1] ?? "", () => swap("y", "x")),
+    choice("y", "Vertical axis", [["", "none: lines"], ...named([...runs, ...entries])], order[1] ?? "", () => swap("y", "x")),
     choice("y-scale", "Vertical scale", SCALES),
     choice("value-scale", "Scale of the quantity", SCALES),
     choice("time-scale", "Scale of steps in trajectories", SCALES, "linear"),
@@ -61,13 +63,21 @@ function build() {
   const last = about.times.length - 1;
   if (shows.length > names.length) made.push(choice("kind", "Difference", KINDS));
   made.push(
-    choice("range", "Range of colours", RANGES, "robust", byHand),
-    numberField("low", "Colours from"),
-    numberField("high", "Colours to"),
+    choice("range", "Range of values", RANGES, "robust", byHand),
+    numberField("low", "Values from"),
+    numberField("high", "Values to"),
     choice("drag", "Dragging the mouse", DRAGS, matchMedia("(pointer: coarse)").matches ? "" : "zoom"),
   );
   if (about.lines?.length) made.push(choice("lines", "Lines of theory", [["all", "shown"], ["", "hidden"]]));
-  if (last > 0) made.push(slider("time", "Step", about.times, last));
+  if (last > 0) {
+    const stopped = () => {
+      stop();
+      redraw();
+    };
+    byId("steps").append(slider("time", "Step", about.times, last, stopped), button("Play", play));
+    byId("steps").onsubmit = (event) => event.preventDefault();
+    byId("steps").hidden = false;
+  }
   const mean = [["mean", `mean of ${seeds.length}`]];
   if (seeds.length > 1)
     made.push(choice("seed", "Seed", [...mean, ...seeds.map((seed) => [seed, `seed ${seed}`])]));
@@ -183,15 +193,19 @@ function chosen() {
   };
 }
 
+/** Values of all steps of the map that is shown. */
+let pooled = {};
+
 /** The cell of the map that the controls of its axes name. */
 const cellNow = () => [placeOf(controls.x.value()), controls.y.value() ? placeOf(controls.y.value()) : 0];
 
 /** Show the controls that say something, and only these. */
 function arrange(view, x, y, difference, regions) {
-  const has = (dim) => about.stores.some((_, store) => innerOf(store, view.observable).includes(dim));
   for (const dim of axes)
-    controls[`at-${dim}`].label.hidden = dim === x || dim === y || !(about.dims[dim].axis || has(dim));
+    controls[`at-${dim}`].label.hidden = dim === x || dim === y || !axesOf(view.observable).includes(dim);
+  for (const id of ["x", "x-scale", "y"]) controls[id].label.hidden = !x;
   controls["y-scale"].label.hidden = !y;
+  byId("steps").querySelector("button")?.toggleAttribute("disabled", !stepOf(view));
   for (const [axis, dim] of [["x", x], ["y", y]]) {
     const allowed = dim && canBeLog(about.dims[dim].values);
     controls[`${axis}-scale`].input.disabled = !allowed;
@@ -204,10 +218,21 @@ function arrange(view, x, y, difference, regions) {
   if (controls.lines) controls.lines.label.hidden = !linesOver(x, y).length;
 }
 
+/** The axes of the map; one that the quantity does not have gives way to one that it has. */
+function axesNow(observable) {
+  const allowed = axesOf(observable);
+  for (const { input } of [controls.x, controls.y])
+    for (const option of input.options) option.disabled = option.value !== "" && !allowed.includes(option.value);
+  if (!allowed.includes(controls.y.value())) controls.y.input.value = "";
+  const y = controls.y.value();
+  if (!allowed.includes(controls.x.value())) controls.x.input.value = allowed.find((dim) => dim !== y) ?? "";
+  return [controls.x.value(), y];
+}
+
 async function redraw() {
   const turn = ++latest;
   const view = chosen();
-  const [x, y] = [controls.x.value(), controls.y.value()];
+  const [x, y] = axesNow(view.observable);
   before = { x, y };
   const regions = regionsOf(view.observable);
   const difference = view.of.length > 1;
@@ -215,6 +240,8 @@ async function redraw() {
   // A ratio in powers of ten is a logarithm already.
   const log = !regions && controls["value-scale"].value() === "log" && !(difference && kind === "decades");
   arrange(view, x, y, difference, regions);
+  for (const id of ["map", "map-tools", "keys", "legend"]) byId(id).hidden = !x;
+  document.querySelector("main").classList.toggle("alone", !x);
   if (!x) return alone(view);
   // Rows of the map are along the vertical axis.
   const dims = y ? [y, x] : [x];
@@ -227,13 +254,24 @@ async function redraw() {
         wanted.includes(store) || view.of.includes(store) ? averaged(store, of, dims) : null,
       ),
     );
-  const [cells, beside] = await Promise.all([all(view), region ? all(also) : null]);
-  if (turn !== latest) return;
   const label = about.observables.find(({ name }) => name === view.observable).label;
   const one = (found, name, logs) =>
     difference
       ? minus(...view.of.map((store) => found[store]), regionsOf(name), kind, logs)
       : found[view.of[0]];
+  const mode = controls.range.value();
+  const ofSteps = () =>
+    Promise.all(
+      about.times.map(async (_, time) => {
+        const found = await all({ ...view, time });
+        const sides = y || difference ? [one(found, view.observable, log)] : found;
+        return sides.filter(Boolean).flatMap(y ? ({ mean }) => Array.from(mean) : spreadOf);
+      }),
+    );
+  const key = JSON.stringify([{ ...view, time: null }, x, y, kind, log]);
+  if (mode === "steps" && pooled.key !== key) pooled = { key, values: ofSteps() };
+  const [cells, beside, steps] = await Promise.all([all(view), region ? all(also) : null, mode === "steps" ? pooled.values : []]);
+  if (turn !== latest) return;
   const own = one(cells, view.observable, log);
   byId("overview-title").textContent = `${label}: ${view.text}${stepOf(view)}`;
   if (!own) {
@@ -242,16 +280,18 @@ async function redraw() {
     overview.listens = overview.drawn = false;
     return;
   }
-  const byHand = controls.range.value() === "hand";
-  const colours = endsOf(own.mean, {
+  const colours = endsOf(mode === "steps" ? steps.flat() : own.mean, {
     log,
     around: difference && !log,
-    mode: controls.range.value(),
+    mode,
     low: controls.low.value(),
     high: controls.high.value(),
   });
   tellBeyond(y && !regions ? colours : null);
   byId("chance").hidden = !(y && difference) || !!regions;
+  byId("hatched").hidden = !y;
+  byId("crossed").hidden = !!y || !!regions;
+  byId("spread").hidden = own.runs < 2 || !!regions;
   if (overview.cell) overview.cell = cellNow();
   const compared = log ? `size of the ${DIFFERENCES[kind]?.words}` : DIFFERENCES[kind]?.words;
   await overview.draw({
@@ -265,9 +305,10 @@ async function redraw() {
     difference,
     view,
     ends: colours.ends,
-    byHand,
+    mode,
     drag: controls.drag.value(),
-    lines: y && controls.lines?.value() ? linesOver(x, y) : [],
+    // Theory draws them for the last step.
+    lines: y && controls.lines?.value() && (!stepOf(view) || view.time === about.times.length - 1) ? linesOver(x, y) : [],
     regions: regions && (difference ? AGREEMENT : regions),
     also: beside && also.observable !== view.observable && { cells: one(beside, also.observable), view: also },
   });
@@ -307,7 +348,6 @@ function stepOf(view) {
 
 /** A sweep without an axis but the seed: there is no map, only trajectories. */
 async function alone(view) {
-  for (const id of ["map", "map-tools", "keys", "legend"]) byId(id).hidden = true;
   byId("readout").textContent = "One setting: its trajectories are below.";
   byId("overview-title").textContent = view.text;
   await showRuns(view, view.places);
@@ -351,10 +391,16 @@ async function theoryAlone() {
 }
 
 async function start() {
+  await loadPlotly();
   if (!about.stores.length) return theoryAlone();
   build();
   await redraw();
-  if (about.live?.unfinished) follow(redraw, about.live.done);
+  if (!about.live?.unfinished) return;
+  const changed = () => {
+    pooled = {};
+    redraw();
+  };
+  follow(changed, about.live.done);
 }
 
 start().then(() => {

@@ -7,8 +7,7 @@ const [CLOSER, LEAP] = [2, 10];
 const NARROW = 560;
 
 /** The ends of the error bars of lines. */
-const beyond = ({ y, error_y: bars }) =>
-  bars ? y.flatMap((value, i) => [value - bars.array[i], value + bars.array[i]]) : [];
+const spreadOf = ({ mean, sd }) => Array.from(mean).flatMap((value, i) => [value - sd[i], value + sd[i]]);
 
 class Overview {
   /** `describe` says what a cell has, `open` shows its runs, `looked` is told of cell and zoom. */
@@ -34,11 +33,11 @@ class Overview {
     // One from the address has no axes yet: they are those that the address names as well.
     if (this.zoom && (this.zoom.of ?? this.of) !== this.of) this.zoom = null;
     if (this.zoom) this.zoom.of = this.of;
-    const traces = y ? this.map(found, x, y) : this.lines(found, x);
+    this.entries = !y && !found.regions && !about.dims[found.axes[0]].axis && (x.counted || !!x.words);
+    const heights = y ? [] : this.heights(found);
+    const traces = y ? this.map(found, x, y) : this.lines(found, x, heights);
     const ends = (axis) => [axis.edges[0], axis.edges.at(-1)];
-    const heights = y ? [] : traces.flatMap((trace) => [...trace.y, ...beyond(trace)]);
-    const value = { title: found.label, kind: found.log ? "log" : "linear", ...rangeOf(heights, found.log) };
-    if (!y && found.byHand) value.range = found.ends;
+    const value = { title: found.label, kind: found.log ? "log" : "linear", range: heights };
     if (found.regions) {
       const names = found.regions.map(([, name]) => name);
       Object.assign(value, { words: names, at: [...names.keys()], range: [-0.5, names.length - 0.5] });
@@ -54,7 +53,7 @@ class Overview {
     this.element.style.setProperty("--lines", found.lines.length);
     this.extra = traces.length;
     // Of lines the cursor lies at the lower end of an axis, which is not known before.
-    const cursor = y ? this.cursor() : [this.cursor(null)];
+    const cursor = this.cursor(y ? this.cell : null);
     await Plotly.react(this.element, [...traces, ...cursor], layout, LOOKS);
     if (this.cell && !y) await this.look(this.cell);
     if (!this.listens) this.listen();
@@ -68,6 +67,7 @@ class Overview {
     const [low, high] = regions ? [-0.5, regions.length - 0.5] : found.ends.map(log ? Math.log10 : Number);
     const numbers = { colorscale: scaleOf(difference && !log), colorbar: log && logTicks(low, high) };
     const looks = regions ? stepsOf(regions) : numbers;
+    const narrow = this.element.clientWidth < NARROW;
     return [
       {
         type: "heatmap",
@@ -79,10 +79,10 @@ class Overview {
         colorscale: looks.colorscale,
         hoverinfo: "none",
         colorbar: {
-          title: { text: regions ? "" : plain(found.label), side: this.element.clientWidth < NARROW ? "top" : "right" },
+          title: { text: regions ? "" : wrapped(found.label, narrow ? 32 : 42), side: narrow ? "top" : "right" },
           thickness: 14,
           // Next to the map it would take half of a phone.
-          ...(this.element.clientWidth < NARROW && { orientation: "h", y: -0.2, yanchor: "top" }),
+          ...(narrow && { orientation: "h", y: -0.2, yanchor: "top" }),
           exponentformat: "power",
           ...looks.colorbar,
         },
@@ -122,36 +122,58 @@ class Overview {
     return haloed({ ...looks, ...at, line: { color: DARK, width: 1.6, dash: "2px,5px" } });
   }
 
-  lines(found, x) {
+  /** Ends of the values of lines: those that all steps share, or of these means and error bars; bars begin at zero. */
+  heights({ cells: own, all, difference, log, mode, ends }) {
+    if (mode === "hand") return ends;
+    const sides = (difference ? [own] : all.map(({ cells }) => cells)).filter(Boolean);
+    const means = sides.flatMap(spreadOf);
+    const values = means.some(Number.isFinite) ? means : sides.flatMap(({ lost }) => Array.from(lost));
+    const [low, high] = mode === "steps" ? ends : spanOf(values, log).ends;
+    const room = roomy([low, high], log);
+    return this.entries && !log ? [low < 0 ? room[0] : 0, high > 0 ? room[1] : 0] : room;
+  }
+
+  /** A line for each sweep; entries of a quantity are bars of the first, and marks on them of the others. */
+  lines(found, x, [low, high]) {
     const sides = found.difference ? [found] : found.all;
     return sides.flatMap(({ cells, name }, store) => {
       if (!cells) return [];
       const colour = colourOf(store);
-      const bad = x.at.filter((_, place) => cells.bad[place] > 0);
-      const lowest = cells.mean.reduce((low, value) => (value < low ? value : low), Infinity);
+      const crossed = found.regions || found.view.observable === FAILED ? [] : x.at.filter((_, place) => cells.bad[place] > 0);
+      const trace = {
+        x: x.at,
+        y: Array.from(cells.mean),
+        error_y: { array: Array.from(cells.sd), color: colour, thickness: 1.3, visible: !found.regions && cells.runs > 1 },
+        name: plain(name),
+        hoverinfo: "none",
+      };
+      const looks = {
+        mode: x.words || found.regions ? "markers" : "lines+markers",
+        line: { color: colour, dash: dashOf(store) },
+        // Of regions, which often are the same, each sweep's mark lies within those before it.
+        marker: { size: found.regions ? Math.max(14 - 5 * store, 4) : 6, color: colour },
+      };
+      const bars = { type: "bar", marker: { color: colour, opacity: 0.6 } };
+      const marks = {
+        mode: "markers",
+        marker: { symbol: "line-ew", size: 6, line: { color: colour, width: 3 } },
+        error_x: { type: "constant", value: 0.35, color: colour, thickness: 3, width: 0 },
+      };
       return [
+        { ...trace, ...(!this.entries ? looks : store ? marks : bars) },
         {
-          x: x.at,
-          y: Array.from(cells.mean),
-          error_y: { array: Array.from(cells.sd), color: colour, thickness: 1.3, visible: !found.regions },
-          name: plain(name),
-          mode: x.words || found.regions ? "markers" : "lines+markers",
-          line: { color: colour, dash: dashOf(store) },
-          // Of regions, which often are the same, each sweep's mark lies within those before it.
-          marker: { size: found.regions ? Math.max(14 - 5 * store, 4) : 6 },
-          hoverinfo: "none",
-        },
-        {
-          x: bad,
-          y: bad.map((place) => {
-            const mean = cells.mean[x.at.indexOf(place)];
-            return Number.isNaN(mean) ? lowest : mean;
+          x: crossed,
+          // Values of runs that diverge would hide those of the others.
+          y: crossed.map((at) => {
+            const value = cells.lost[x.at.indexOf(at)];
+            return Number.isNaN(value) ? high : Math.max(low, Math.min(high, value));
           }),
-          name: plain(`${name}: not all runs ended well`),
+          name: failedOf(name),
           mode: "markers",
           marker: { symbol: "x", size: 11, color: colour },
+          cliponaxis: false,
           hoverinfo: "none",
-          visible: bad.length > 0,
+          visible: crossed.length > 0,
         },
       ];
     });

@@ -5,6 +5,10 @@
 const plain = (text) =>
   String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
+/** The same on lines of at most some characters, where words allow it. */
+const wrapped = (text, characters = 42) =>
+  plain(String(text).replace(new RegExp(`(.{1,${characters}})( |$)`, "g"), "$1\n").trim()).replaceAll("\n", "<br>");
+
 function shown(value) {
   if (typeof value !== "number") return String(value);
   const rounded = Number(value.toPrecision(4));
@@ -54,10 +58,10 @@ function spanOf(values, log) {
   return more > 0 ? { ends: [low - more / 2, high + more / 2], wider: true } : { ends: [low, high] };
 }
 
-/** The same as the `range` of an axis, where Plotly's own would show rounding. */
-function rangeOf(values, log) {
-  const { ends, wider } = spanOf(values, log);
-  return wider && { range: ends };
+/** The ends of an axis with a little room. */
+function roomy([low, high], log) {
+  const room = log ? (high / low) ** 0.04 : 0.04 * (high - low);
+  return log ? [low / room, high * room] : [low - room, high + room];
 }
 
 /** The share `q` of the way through values in increasing order, between two where it lies there. */
@@ -92,7 +96,7 @@ function endsOf(values, { log, around, mode, low, high }) {
   return { ends: [first, last], beyond: sorted.filter((value) => value < first || value > last).length };
 }
 
-/** Places of the values of an axis, in its own units, and the borders between cells. */
+/** Places of the values of an axis, in its own units, the borders between cells, and whether the values count cells. */
 function geometry(values, kind) {
   const numbers = values.every((value) => typeof value === "number");
   const at = numbers ? values : values.map((_, place) => place);
@@ -104,7 +108,8 @@ function geometry(values, kind) {
   const edges = [inside[0] - first / 2];
   for (let i = 1; i < inside.length; i++) edges.push((inside[i - 1] + inside[i]) / 2);
   edges.push(inside.at(-1) + last / 2);
-  return { at, edges: edges.map(back), inside: edges, back, words: numbers ? null : values };
+  const counted = values.every((value, place) => value === place);
+  return { at, edges: edges.map(back), inside: edges, back, words: numbers ? null : values, counted };
 }
 
 /** The cell between whose borders a place lies. */
@@ -228,8 +233,8 @@ function logTicks(low, high) {
 /** What axes and text of a figure look like. */
 function layoutOf(x, y) {
   const colours = themed();
-  const axis = ({ title, kind, words, at, range }) => ({
-    title: { text: plain(title), standoff: 8 },
+  const axis = ({ title, kind, words, at, range, counted }) => ({
+    title: { text: wrapped(title), standoff: 8 },
     type: kind === "log" ? "log" : "linear",
     automargin: true,
     gridcolor: colours.grid,
@@ -238,6 +243,7 @@ function layoutOf(x, y) {
     exponentformat: "power",
     ...(range && { range: kind === "log" ? range.map(Math.log10) : range }),
     ...(words && { tickvals: at, ticktext: words.map(plain) }),
+    ...(counted && { tick0: 0, dtick: Math.ceil(at.length / 10) }),
   });
   return {
     xaxis: axis(x),

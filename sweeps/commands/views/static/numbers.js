@@ -3,6 +3,17 @@
 
 const about = JSON.parse(document.getElementById("about").textContent);
 
+/** What text in base64 stands for, as an answer of `fetch`. */
+const decoded = (text) => fetch(`data:application/octet-stream;base64,${text}`);
+
+/** Run Plotly, which lies compressed in the page. */
+async function loadPlotly() {
+  const { body } = await decoded(document.getElementById("plotly").textContent);
+  const script = document.createElement("script");
+  script.textContent = await new Response(body.pipeThrough(new DecompressionStream("gzip"))).text();
+  document.head.append(script);
+}
+
 /** Arrays that lie in the page, decoded when they are first read. */
 class Embedded {
   constructor() {
@@ -17,8 +28,7 @@ class Embedded {
   async decode(key, name) {
     const kind = { status: Int8Array, time: Float64Array }[name] ?? Float32Array;
     const text = document.querySelector(`script[data-array="${key}"]`).textContent;
-    const answer = await fetch(`data:application/octet-stream;base64,${text}`);
-    return new kind(await answer.arrayBuffer());
+    return new kind(await (await decoded(text)).arrayBuffer());
   }
 
   /**
@@ -62,6 +72,13 @@ function sizeOf(store, name, dim) {
 /** Code, name and colour of the regions that an observable tells apart; null for numbers. */
 const regionsOf = (name) => about.observables.find((each) => each.name === name).region ?? null;
 
+/** Dimensions that can be axes of a map: of several runs, or of the entries that a quantity has. */
+const axesOf = (name) =>
+  Object.keys(about.dims).filter((dim) => {
+    const { axis, values } = about.dims[dim];
+    return values.length > 1 && (axis || about.stores.some((_, store) => innerOf(store, name).includes(dim)));
+  });
+
 /** Dimensions of an array that are neither axes of runs nor its own seeds and times. */
 function innerOf(store, name) {
   const dims = about.stores[store].arrays[name]?.dims ?? [];
@@ -81,8 +98,8 @@ const isTime = (dim) => dim === "time" || dim === "record";
  *
  * Returns arrays with an entry for each cell: `mean` and `sd` over the runs that ended well, NaN
  * where there is none; `error`, the standard error of the mean, 0 of the single solution of a theory
- * and NaN where one training run tells none; how many runs there are, `runs`, are `bad`, or `missing`. The step at which
- * runs fail is that of those that did not end well. Of regions, `mean`
+ * and NaN where one training run tells none; `lost`, the mean over the others that have a value; how many runs
+ * there are, `runs`, are `bad`, or `missing`. The step at which runs fail is that of those that did not end well. Of regions, `mean`
  * is the place in the legend of the most common one, of all runs that have one, and `sd` the number
  * of its runs.
  */
@@ -106,25 +123,29 @@ async function averaged(store, view, axes) {
     source.slice(store, "status", fixed, [...cells, ...along]),
   ]);
   const [mean, sd] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
-  const error = new Float32Array(number).fill(NaN);
+  const [error, lost] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
   const [bad, missing] = [new Uint32Array(number), new Uint32Array(number)];
   const exact = sizeOf(store, "status", "seed") === 1 && known.theory !== "simulation";
   const regions = regionsOf(name)?.map(([code]) => code);
   for (let cell = 0; cell < number; cell++) {
-    let [count, sum, squares] = [0, 0, 0];
+    let [count, sum, squares, ended, total] = [0, 0, 0, 0, 0];
     for (let run = cell * seeds; run < (cell + 1) * seeds; run++) {
       missing[cell] += status[run] < 0;
       bad[cell] += status[run] > 0;
+      let value = 0;
+      for (let i = run * parts; i < (run + 1) * parts; i++) value += values[i] / parts;
       if (isCounted(name, status[run])) {
-        let value = 0;
-        for (let i = run * parts; i < (run + 1) * parts; i++) value += values[i] / parts;
         // Welford's update, which loses nothing where the spread is small.
         const delta = value - sum;
         count++;
         sum += delta / count;
         squares += delta * (value - sum);
+      } else if (status[run] > 0 && Number.isFinite(value)) {
+        ended++;
+        total += value;
       }
     }
+    if (ended) lost[cell] = total / ended;
     if (regions) {
       const there = values.subarray(cell * seeds, (cell + 1) * seeds);
       const numbers = regions.map((code) => there.filter((each) => each === code).length);
@@ -136,7 +157,7 @@ async function averaged(store, view, axes) {
       if (count > 1 || exact) error[cell] = sd[cell] / Math.sqrt(count);
     }
   }
-  return { mean, sd, error, bad, missing, status, runs: seeds };
+  return { mean, sd, error, lost, bad, missing, status, runs: seeds };
 }
 
 /** How two numbers differ, and the spread of that by the spreads of both. */
@@ -170,6 +191,7 @@ function minus(a, b, regions, kind, log) {
     mean: a.mean.map((own, i) => (regions ? differ : value)(own, b.mean[i])),
     sd: a.sd.map((own, i) => sd(a.mean[i], b.mean[i], own, b.sd[i])),
     error: a.error.map((own, i) => sd(a.mean[i], b.mean[i], own, b.error[i])),
+    lost: a.mean.map(() => NaN),
     bad: a.bad.map((own, i) => own + b.bad[i]),
     missing: a.missing.map((own, i) => own + b.missing[i]),
     runs: Math.max(a.runs, b.runs),

@@ -1,63 +1,80 @@
 // The trajectories of a cell: curves, their numbers, and how to select or run the cell again.
 "use strict";
 
-/** Curves of all runs, a broken line for each sweep, and their means. */
-function curves(stores, log) {
+/** Curves of all runs, a broken line for each sweep, and their means; a cross where a run that did not end well has its
+ * last value. */
+function curves(stores, log, [low, high]) {
   return stores.flatMap(({ name, store, runs }) => {
     const colour = colourOf(store);
     const single = runs.every((run) => run.values.length === 1);
     const shared = { legendgroup: name, line: { color: colour, dash: dashOf(store) } };
     const broken = { x: [], y: [] };
+    const crosses = { x: [], y: [] };
     for (const run of runs) {
+      const drawable = (value) => Number.isFinite(value) && (!log || value > 0);
       run.values.forEach((value, i) => {
         broken.x.push(run.times[i]);
-        broken.y.push(Number.isFinite(value) && (!log || value > 0) ? value : null);
+        broken.y.push(drawable(value) ? value : null);
       });
+      const last = run.values.findLastIndex(drawable);
+      if (run.status > 0 && last >= 0) {
+        crosses.x.push(run.times[last]);
+        crosses.y.push(Math.max(low, Math.min(high, run.values[last])));
+      }
       broken.x.push(null);
       broken.y.push(null);
     }
     const mode = single ? "markers" : "lines";
     const hover = "step %{x}: %{y:.4g}<extra></extra>";
     const of = { ...shared, ...broken, mode, hovertemplate: hover, marker: { color: colour, size: 8 } };
-    if (runs.length < 2) return [{ ...of, name: plain(name) }];
+    const marker = { symbol: "x", size: 11, color: colour };
+    const ended = { ...shared, ...crosses, mode: "markers", marker, name: failedOf(name), cliponaxis: false, hoverinfo: "skip" };
+    const failed = crosses.x.length ? [ended] : [];
     const good = runs.filter((run) => run.status === 0);
+    if (runs.length < 2 || !good.length) return [{ ...of, name: plain(name) }, ...failed];
     const mean = (i) => good.reduce((sum, run) => sum + run.values[i], 0) / good.length;
     return [
       { ...of, name: plain(name), opacity: 0.45, showlegend: false },
       {
         ...shared,
         x: runs[0].times,
-        y: good.length ? runs[0].times.map((_, i) => mean(i)) : runs[0].times.map(() => null),
+        y: runs[0].times.map((_, i) => mean(i)),
         mode,
         marker: { color: colour, size: 10, symbol: "diamond" },
         line: { ...shared.line, width: 3.5 },
         name: plain(`${name}, mean of ${good.length}`),
         hovertemplate: hover,
       },
+      ...failed,
     ];
   });
 }
 
-/** Draw the curves of a cell into a figure; `ends` of the values, where other figures share them. */
-function drawCurves(figure, { stores, label, log, logTime, more, ends }) {
-  const traces = [...curves(stores, log), ...more];
+/** What a legend calls the crosses of runs that did not end well. */
+const failedOf = (name) => plain(`${name}: did not end well`);
+
+/** Draw the curves of a cell into a figure; `ends` of the values, which other figures may share. */
+function drawCurves(figure, { stores, label, log, logTime, more, ends, step }) {
+  const traces = [...curves(stores, log, ends), ...more];
   const layout = layoutOf(
     { title: "step", kind: logTime ? "log" : "linear" },
-    { title: label, kind: log ? "log" : "linear", ...(ends ? { range: ends } : rangeOf(valuesOf(traces), log)) },
+    { title: label, kind: log ? "log" : "linear", range: ends },
   );
   layout.showlegend = true;
   layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
   layout.dragmode = controls.drag?.value() || false;
+  const line = { color: themed().soft, width: 1, dash: "dot" };
+  if (logTime ? step > 0 : step !== undefined)
+    layout.shapes = [{ type: "line", x0: step, x1: step, yref: "paper", y0: 0, y1: 1, line }];
   return Plotly.react(figure, traces, layout, { ...LOOKS, doubleClick: "reset+autosize" });
 }
 
-const valuesOf = (traces) => traces.flatMap(({ y }) => Array.from(y)).filter((value) => value !== null);
-
-/** Ends of an axis that figures share, with a little room. */
-function sharedEnds(cells, log) {
-  const { ends: [low, high] } = spanOf(valuesOf(cells.flatMap((stores) => curves(stores, log))), log);
-  const room = log ? (high / low) ** 0.04 : 0.04 * (high - low);
-  return log ? [low / room, high * room] : [low - room, high + room];
+/** Ends of the values of cells' curves, and of `more`: runs that diverge would hide the others. */
+function endsOfCurves(cells, more, log) {
+  const runs = cells.flat().flatMap((each) => each.runs);
+  const good = runs.filter(({ status }) => status === 0).map(({ values }) => values);
+  const shown = [...good, ...more.map(({ y }) => y)];
+  return roomy(spanOf((shown.length ? shown : runs.map(({ values }) => values)).flat(), log).ends, log);
 }
 
 /** Numbers of trajectories, a row for each value below the names of the columns. */

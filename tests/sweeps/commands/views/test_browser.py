@@ -4,8 +4,10 @@ import re
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import sweeps
+from dynsim import Status
 from sweeps.commands.views import explore, live, serve
 from sweeps.runner.labels import label
 
@@ -130,6 +132,68 @@ def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(screen, diagr
     same = (theory["region"] == found["region"]).values
     differ = screen.run("return overview.element.data[0].z.map((row) => Array.from(row))")
     np.testing.assert_array_equal(np.array(differ).T, ~same)
+    assert screen.errors() == []
+
+
+@pytest.fixture
+def entries():
+    """A quantity with three entries, step + seed + entry; of `eta` = 1, the second seed failed."""
+    sizes = {"eta": [0.1, 1.0], "seed": [0, 1], "time": [0.0, 1.0, 2.0, 4.0]}
+    values = xr.DataArray(np.zeros((2, 2, 4, 3)), sizes, ("eta", "seed", "time", "entry"))
+    values = values + values.time + values.seed + xr.DataArray([0.0, 1.0, 2.0], dims="entry")
+    status = xr.DataArray(np.zeros((2, 2), int), values[:, :, 0, 0].drop_vars("time").coords)
+    values[1, 1] = [1.5, 1.5, 100]
+    values[1, 1, -1, 0] = np.nan
+    status[1, 1] = Status.DIVERGED
+    return xr.Dataset({"v": values, "status": status})
+
+
+def test_steps_play_entries_beside_theory(screen, entries, tmp_path):
+    theory = entries.isel(seed=0, drop=True).assign_attrs(title="theory")
+    page = sweeps.explore(entries.assign_attrs(title="training"), theory)
+    screen.open(page.write(tmp_path / "page.html").as_uri())
+    screen.choose("x", "entry")
+    screen["map"].send_keys(Keys.ENTER)
+    screen.until(lambda: screen["runs-title"].text)
+
+    def drawn(figure="map"):
+        traces = f"return byId('{figure}').data.filter((each) => each.visible !== false"
+        found = screen.run(f"{traces} && each.x.length).map(({{name, x, y}}) => [name, x, y])")
+        return {name: (x, y) for name, x, y in found if name}
+
+    edge = lambda: screen.run("return byId('map').layout.yaxis.range[1]")
+    place, failed = np.arange(3), "1: training: did not end well"
+    screen.slide("time", Keys.HOME)
+    for time in entries["time"].values:
+        found = drawn()
+        assert {*found} == {"1: training", failed, "2: theory"}
+        np.testing.assert_allclose(found["1: training"], [place, time + place])
+        np.testing.assert_allclose(found["2: theory"], [place, time + place])
+        lost = [edge() if time == 4 else 1.5, 1.5, edge()]
+        # What lies outside the axis is at its end.
+        np.testing.assert_allclose(found[failed][1], lost)
+        if time < 4:
+            screen.slide("time", Keys.ARROW_RIGHT)
+    legend = "return [...document.querySelectorAll('#map .legendtext')].map((e) => e.textContent)"
+    assert {*screen.run(legend)} == {"1: training", failed, "2: theory"}
+    # The run has its last value in step 2.
+    np.testing.assert_allclose(drawn("curves")[failed], [[2], [1.5]])
+    assert "no value" not in screen["readout"].text
+
+    screen.slide("at-eta", Keys.HOME)
+    np.testing.assert_allclose(drawn()["1: training"][1], 4.5 + place)
+    assert failed not in drawn()
+    watch = "new MutationObserver(() => seen.push(byId('overview-title').textContent))"
+    screen.run(f"window.seen = []; {watch}.observe(byId('overview-title'), {{childList: true}})")
+    play = screen.driver.find_element(screens.By.CSS_SELECTOR, "#steps button")
+    play.send_keys(Keys.SPACE)
+    screen.until(lambda: len(screen.run("return seen")) == 4 and play.text == "Play")
+    assert [text.rsplit(" ", 1)[1] for text in screen.run("return seen")] == ["0", "1", "2", "4"]
+    # The axis is that of all steps, up to 4 + 1/2 + 2 and its standard deviation.
+    high = edge()
+    assert 6.5 + 0.5**0.5 < high < 8
+    screen.slide("time", Keys.HOME)
+    assert edge() == high
     assert screen.errors() == []
 
 

@@ -1,6 +1,7 @@
 """What `dynsim explore` writes, what it leaves out, and what it refuses."""
 
 import base64
+import gzip
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ from tests.doors import refuses
 @pytest.fixture
 def without_library(monkeypatch):
     """Pages of what is ours alone, so that their size is known."""
-    monkeypatch.setattr(page, "_plotly", lambda: "/* the library */")
+    monkeypatch.setattr(page, "_packed_plotly", lambda: "")
     monkeypatch.setattr(page, "check_plotly", lambda: None)
 
 
@@ -48,6 +49,14 @@ def test_the_page_has_the_numbers_of_the_store(stored, tmp_path, capsys):
     assert "--overwrite" in capsys.readouterr().err
     assert cli.main([*arguments, "--overwrite"]) == 0
     assert [each.name for each in out.parent.iterdir()] == ["page.html"]
+
+
+def test_plotly_is_in_a_small_page(runs):
+    offline = pytest.importorskip("plotly.offline", reason="needs plotly of the extra `test`")
+    text = sweeps.explore(runs).html
+    assert len(text) < 2.5e6
+    (found,) = re.findall(r'id="plotly">([^<]*)<', text)
+    assert gzip.decompress(base64.b64decode(found)).decode() == offline.get_plotlyjs()
 
 
 @pytest.mark.usefixtures("without_library")

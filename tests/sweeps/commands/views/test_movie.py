@@ -70,7 +70,20 @@ def test_a_number_over_one_axis_is_a_curve_over_it():
     update(4)
     (line,) = figure.axes[0].lines
     np.testing.assert_array_equal(line.get_xydata(), [[a, 8.5 + a] for a in (1, 2, 4, 8)])
+    low, high = figure.axes[0].get_xlim()
+    assert 0.5 < low < 1
+    assert 8 < high < 10
     plt.close(figure)
+
+
+def test_the_pixels_of_bars_are_those_of_their_heights(tmp_path):
+    found = frames(sweeps.movie(runs(seed=[0]), out=tmp_path / "a.gif"))
+    # The most common colour after white.
+    colours, counts = np.unique(found[-1].reshape(-1, 3), axis=0, return_counts=True)
+    blue = colours[np.argsort(counts)[-2]]
+    pixels = [(np.abs(frame - blue).max(-1) < 16).sum() for frame in found]
+    heights = 3 * TIMES + 3
+    np.testing.assert_allclose(pixels / pixels[-1], heights / heights[-1], atol=0.02)
 
 
 def test_two_numbers_are_points_in_their_plane():
