@@ -64,7 +64,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m tests.benchmarks sharpness
 	$(BIN)/python -m tests.benchmarks scaling
 	$(BIN)/python -m tests.benchmarks kills
-	$(BIN)/python -m tests.benchmarks device --small
+	$(BIN)/python -m tests.devices measure --small
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

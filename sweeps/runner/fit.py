@@ -2,6 +2,7 @@
 time, that the device has left. On a CPU, by the estimated run time."""
 
 import math
+from typing import NamedTuple
 
 import jax
 
@@ -46,6 +47,28 @@ def smaller(tile: tuple[int, int], times: float = 2) -> tuple[int, int]:
     fewer = max(points >> halvings, 1)
     left = halvings - int(math.log2(points // fewer))
     return max(seeds >> left, 1), fewer
+
+
+class Shared(NamedTuple):
+    """Bytes of a program's arguments that do not shrink with its tile: those of all runs, and those
+    of each seed, which its points share."""
+
+    by_all: int
+    of_seed: int
+
+
+def fitting(tile: tuple[int, int], needed: int, shared: Shared, most: float) -> tuple[int, int]:
+    """Return the largest tile that is expected to need at most `most` bytes, or a single run, if
+    the program of `tile` needs `needed` bytes. Each run is expected to need as much as before, so
+    that a single measurement is enough."""
+
+    def rest(tile: tuple[int, int]) -> int:
+        return shared.by_all + tile[0] * shared.of_seed
+
+    of_run = (needed - rest(tile)) / math.prod(tile)
+    while tile != (1, 1) and rest(tile) + math.prod(tile) * of_run > most:
+        tile = smaller(tile)
+    return tile
 
 
 def paced(estimate: Cost, runs: int) -> tuple[int, int]:

@@ -23,13 +23,15 @@ ItemT = TypeVar("ItemT")
 SECONDS = {True: 1.0, False: 60.0}
 """Seconds between updates: in a terminal or notebook (True), and elsewhere."""
 LINE = (
-    "{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, {remaining} left"
-    "{postfix}"
+    "{desc}{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, "
+    "{remaining} left{postfix}"
 )
 POLL = 0.2
 """Maximum seconds between checks for a request to stop."""
 RESUME = "Make the same call again to resume."
 
+_BARS: list[Any] = []
+"""The bars that are shown, the innermost last."""
 _quiet = contextvars.ContextVar("quiet", default=False)
 
 
@@ -133,11 +135,13 @@ def _bar(total: int, done: int, unit: str) -> Iterator[Any]:
         clock = threading.Thread(target=look, daemon=True, name="dynsim-progress")
         if not off:
             clock.start()
+            _BARS.append(bar)
         try:
             yield bar
         finally:
             over.set()
             if not off:
+                _BARS.remove(bar)
                 clock.join()
 
 
@@ -206,9 +210,16 @@ def begun(block: Callable[[], object]) -> threading.Event:
     return over
 
 
-def wait(block: Callable[[], object], check: Callable[[], None]) -> None:
+def wait(block: Callable[[], object], check: Callable[[], None], what: str = "") -> None:
     """Call `block` in a thread until it returns or fails, and call `check` meanwhile, which may
-    raise to stop."""
+    raise to stop. Meanwhile the progress bar begins with `what`, the work it waits for."""
     over = begun(block)
-    while not over.wait(POLL):
-        check()
+    bars = _BARS[-1:] if what else []
+    for bar in bars:
+        bar.set_description(what, refresh=_alive())
+    try:
+        while not over.wait(POLL):
+            check()
+    finally:
+        for bar in bars:
+            bar.set_description("", refresh=False)

@@ -143,18 +143,21 @@ class Work:
         """Compute the arrays of one chunk; their first axes are those of the region. `check` is
         called with the number of computed runs, before each batch and while it is computed, and may
         raise to abandon the chunk."""
-        try:
-            return self._compute(region, variables, check, states)
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error) or self.tile == (1, 1):
-                raise
-        self._shrink(2)
-        warnings.warn(
-            f"a device ran out of memory; from here on it computes {self.tile[0]}x"
-            f"{self.tile[1]} runs (seeds x points) at once, half as many as before",
-            stacklevel=2,
-        )
-        return self.compute(region, variables, check, states)
+        times = 2
+        while True:
+            try:
+                return self._compute(region, variables, check, states)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error) or self.tile == (1, 1):
+                    raise
+            self._shrink(fit.smaller(self.tile, times))
+            warnings.warn(
+                f"a device ran out of memory; from here on it computes {self.tile[0]}x"
+                f"{self.tile[1]} runs (seeds x points) at once, a factor of {times} fewer",
+                stacklevel=2,
+            )
+            # Each tile compiles for a minute: 65536 runs become one in five steps, not in sixteen.
+            times *= times
 
     def _compute(
         self,
@@ -177,7 +180,7 @@ class Work:
             checked = functools.partial(check, computed)
             checked()
             if not (compiled := program.start()).done():
-                progress.wait(compiled.result, checked)
+                progress.wait(compiled.result, checked, "compiling")
             # Repeated runs, which pad a batch, count once.
             computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
@@ -277,22 +280,29 @@ class Work:
         return (number,) if number > 1 else ()
 
     def _fit(self, available: int) -> int:
-        """Shrink the tile until the largest program fits into `available` bytes; return its
-        bytes."""
+        """Shrink the tile so that the largest program fits into `available` bytes; return its
+        bytes. However much too large the tile is, two programs are compiled: an accelerator tries
+        variants of its kernels meanwhile, which takes up to a minute for each."""
         largest = _hashable(max(self.sweep.some_slices(), key=self._estimate))
-        while True:
-            needed = self.program(largest)[1].bytes
-            excess = needed / (fit.SHARE * available)
-            if excess <= 1 or self.tile == (1, 1):
-                return needed
-            self._shrink(excess)
+
+        def needed() -> int:
+            programs = [self.program(largest)[1]]
+            (found,) = [x.bytes for x in progress.each(programs, "program", lambda _: "compiling")]
+            return found
+
+        first, most = needed(), fit.SHARE * available
+        if first <= most or self.tile == (1, 1):
+            return first
+        shared = self.program(largest)[1].shared
+        self._shrink(fit.fitting(self.tile, first, shared, most))
+        return needed()
 
     def _estimate(self, chosen: Mapping[str, float]) -> int:
         """Estimate the bytes per run before a program is compiled."""
         return self.identity.entering(_hashable(chosen)).bytes_per_run
 
-    def _shrink(self, times: float) -> None:
-        self.tile = fit.smaller(self.tile, times)
+    def _shrink(self, tile: tuple[int, int]) -> None:
+        self.tile = tile
         self.program.cache_clear()
         self._drawn = (None, [])
 

@@ -24,7 +24,6 @@ WHAT = {
     "sharpness": "its error, and the cost of recording it",
     "kills": "20 SIGKILLs of a running sweep, each resumed",
     "workers": "sweeps shared by Dask workers, some of which are killed or slow",
-    "device": "what the devices of this machine compute correctly, and how fast, in one file",
 }
 WITH_TORCH = ("fig6", "two_stage", "linear_icl")
 
@@ -44,14 +43,10 @@ def main() -> None:
         help="fig6: also compare the PyTorch loop with the published table (a minute more); "
         "two_stage: with the table of claims (ten minutes more); linear_icl: the final losses",
     )
-    parser.add_argument("--small", action="store_true", help="device: sizes for a CPU")
-    parser.add_argument("--out", type=Path, default="out/bench", help="device: for device.json")
     parser.add_argument("--old", type=Path, help="waits: another checkout, measured in turns")
     parser.add_argument("--repeat", type=int, default=3, help="waits: processes of each")
     parser.add_argument("--profile", action="store_true", help="waits: two commands by kinds")
-    parser.add_argument(
-        "--only", nargs="+", default=(), help="waits, device: rows, by how they begin"
-    )
+    parser.add_argument("--only", nargs="+", default=(), help="waits: rows, by how they begin")
     asked = parser.parse_args()
     # Before the import of libraries that read this environment.
     cli.tell()
@@ -61,8 +56,6 @@ def main() -> None:
     if asked.what in WITH_TORCH and importlib.util.find_spec("torch") is None:
         parser.error(f"{asked.what}: compares with PyTorch; make bench installs it")
     options: dict[str, Any] = {"check": asked.check} if asked.what in WITH_TORCH else {}
-    if asked.what == "device":
-        options = {"small": asked.small, "out": asked.out, "only": tuple(asked.only)}
     if asked.what == "waits":
         options = {"old": asked.old, "repeat": asked.repeat, "only": tuple(asked.only)}
         options["profile"] = asked.profile

@@ -50,13 +50,11 @@ def report() -> Iterator[str]:
     """Yield the times of both, cold and warm, their ratios, and their losses."""
     # Programs cached by an earlier run would hide the compilation.
     jax.config.update("jax_enable_compilation_cache", False)
-    trained = sweeps.Experiment(Net(), dynsim.adamw(1e-3, decay=DECAY), STEPS, BATCH)
-    axes = {"eta": RATES, "seed": range(SEEDS)}
-    sweep = Sweep(trained, axes, record=("batch_loss",), times="end")
+    planned = sweep(SEEDS)
     runs, losses = len(RATES) * SEEDS, {}
 
     def swept(out: Path | None = None) -> None:
-        found = sweeps.run(sweep, out, progress=False)
+        found = sweeps.run(planned, out, progress=False)
         losses["sweep"] = np.asarray(found.batch_loss).ravel()
 
     keys = jax.random.split(jax.random.key(1), SEEDS)
@@ -97,6 +95,12 @@ def report() -> Iterator[str]:
         f"{x.mean():.4f} ± {x.std(ddof=1) / SEEDS**0.5:.4f} ({name})" for name, x in by_seed.items()
     )
     yield f"loss of the last batch, mean over the runs: {text}"
+
+
+def sweep(seeds: int, shift: float = 1.0) -> Sweep:
+    trained = sweeps.Experiment(Net(), dynsim.adamw(1e-3, decay=DECAY), STEPS, BATCH)
+    axes = {"eta": RATES * shift, "seed": range(seeds)}
+    return Sweep(trained, axes, record=("batch_loss",), times="end")
 
 
 def plain(key: Any, eta: Any) -> Any:

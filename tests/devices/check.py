@@ -28,7 +28,7 @@ TIMES = 4
 """Number of recorded times besides step 0. At the end alone, a loss can be 1e-11 of the first one,
 and the devices draw its float32 starting weights with other last bits."""
 COMPILED = ("compiled in", "bytes/run", "estimate", "kernels", "conditionals", "open", "calls")
-RAN = ("differs by", "cold, device", "cold, host")
+RAN = ("differs by", "of", "scale", "cold, device", "cold, host")
 Errors = (jax.errors.JaxRuntimeError, TypeError)
 
 
@@ -59,7 +59,7 @@ def present(systems: Sequence[str] = (), theories: Sequence[str] = ()) -> None:
     differs."""
     device = jax.devices()[0]
     print(f"{device.device_kind}: {programs.SEEDS} seeds of each theory, against the host")
-    tasks = lambda case: iter([("", functools.partial(_compared, case, device))])
+    tasks = lambda case: iter([("", functools.partial(compared, case, device))])
     _each(tasks, RAN, device.platform, systems, theories, "does not agree with the host")
 
 
@@ -71,30 +71,34 @@ def _each(
     theories: Sequence[str],
     wrong: str,
 ) -> None:
-    """Print the row of each task; a row that ends with FAILED is an error."""
-    print(_line("theory", *head))
+    """Print the row of each task; a row with FAILED in it is an error."""
+    print(line("theory", *head))
     failed = []
     for case in programs.cases(tuple(systems)):
-        label = f"{case.system} {case.theory}{case.note}"
         if theories and case.theory not in theories:
             continue
         if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
-            print(f"{label:<40} float64: computed by the host", flush=True)
+            print(f"{case.label:<40} float64: computed by the host", flush=True)
             continue
         for note, work in tasks(case):
-            try:
-                row = work()
-            except Errors as error:
-                # A compiler without a device rejects programs that call the host.
-                calls = "host_callbacks" in str(error)
-                row = ("FAILED", "calls the host" if calls else str(error).splitlines()[0])
-            failed += [label + note] * ("FAILED" in row)
-            print(_line(label + note, *row), flush=True)
+            columns = row(work)
+            failed += [case.label + note] * ("FAILED" in columns)
+            print(line(case.label + note, *columns), flush=True)
     if failed:
         raise ValueError(f"{wrong}: {', '.join(failed)}")
 
 
-def _line(*columns: str) -> str:
+def row(work: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the columns of a task, or FAILED and why."""
+    try:
+        return work()
+    except Errors as error:
+        # A compiler without a device rejects programs that call the host.
+        calls = "host_callbacks" in str(error)
+        return "FAILED", "calls the host" if calls else str(error).splitlines()[0]
+
+
+def line(*columns: str) -> str:
     return output.aligned([columns], 40, 14)[0]
 
 
@@ -118,16 +122,22 @@ def _compiled(case: programs.Case, target: Target, begin: int) -> tuple[str, ...
     else:
         step = ("-",) * 3 if found.step is None else tuple(map(str, found.step))
         about = (*step, str(found.callbacks))
+        # The limits are those of a GPU.
+        most = math.inf if target.platforms is None else case.most_kernels
+        if found.callbacks or (found.step and found.step.kernels > most):
+            about = (*about, "FAILED")
     each = fit.needed(program) / math.prod(job.tile)
     return f"{took:.1f} s", f"{each:.0f}", f"{estimate}", *about
 
 
-def _compared(case: programs.Case, device: Device) -> tuple[str, ...]:
+def compared(case: programs.Case, device: Device) -> tuple[str, ...]:
     sweep = dataclasses.replace(case.sweep, times=TIMES)
     (found, took), (want, on_host) = _timed(sweep, device), _timed(sweep, host())
-    error = max(_difference(found[name], want[name]) for name in found)
-    row = f"{error:.1e}", f"{took:.1f} s", f"{on_host:.1f} s"
-    return row if error <= ALLOWED[sweep.dtype] else (*row, "FAILED")
+    errors = {name: _difference(found[name], want[name]) for name in found}
+    worst = max(errors, key=errors.__getitem__)
+    columns = f"{errors[worst]:.1e}", worst, f"{_scale(want[worst]):.1e}"
+    columns = (*columns, f"{took:.1f} s", f"{on_host:.1f} s")
+    return columns if errors[worst] <= ALLOWED[sweep.dtype] else (*columns, "FAILED")
 
 
 def _timed(sweep: Sweep, device: Device) -> tuple[dict[str, np.ndarray], float]:
@@ -143,5 +153,9 @@ def _difference(found: np.ndarray, want: np.ndarray) -> float:
     same = functools.partial(np.array_equal, equal_nan=True)
     if found.shape != want.shape or not same(found[~finite], want[~finite]):
         return float("inf")
-    scale = max(float(np.abs(want[finite]).max(initial=0)), 1e-30)
-    return float(np.abs(found[finite] - want[finite]).max(initial=0)) / scale
+    return float(np.abs(found[finite] - want[finite]).max(initial=0)) / _scale(want)
+
+
+def _scale(want: np.ndarray) -> float:
+    """Return the largest finite value; that of a loss is mostly the first one."""
+    return max(float(np.abs(want[np.isfinite(want)]).max(initial=0)), 1e-30)

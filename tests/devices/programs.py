@@ -1,6 +1,7 @@
 """One program for training and every theory of every system, of the size used in sweeps."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from sweeps.runner.store import CHECKPOINT
 from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
 from sweeps.systems.kinds import BUILT_IN
+from tests.benchmarks import mlp
 
 TRAINING = "simulation"
 POINTS, SEEDS = 64, 2
@@ -36,6 +38,10 @@ SCHEDULED: dict[str, Any] = {
     "eta": {"kind": "cosine", "peak": 0.1, "steps": 100, "warmup": 10},
 }
 """An update rule with all features, for which training is compiled as well."""
+OWN = "own network"
+"""Name of a problem of a user, `tests.benchmarks.mlp.Net`, among the systems."""
+MOST_KERNELS = {f"yz {TRAINING}": 25, f"{OWN} {TRAINING}": 40}
+"""Maximum number of kernels per step of some cases, on a GPU."""
 SIZES: dict[str, dict[str, Any]] = {"two_stage": {"problem": "two_stage-fast"}}
 """Settings of the runs by system; other systems only have `STEPS`."""
 STEPS = {"steps": 100}
@@ -49,10 +55,22 @@ class Case(NamedTuple):
     sweep: Sweep
     note: str = ""
 
+    @property
+    def label(self) -> str:
+        return f"{self.system} {self.theory}{self.note}"
+
+    @property
+    def most_kernels(self) -> float:
+        return MOST_KERNELS.get(self.label, math.inf)
+
 
 def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
-    """Yield training and all theories of the built-in systems, or of those in `only`."""
-    for name in only or BUILT_IN:
+    """Yield training and all theories of the built-in systems and training of a user's problem, or
+    those of the systems in `only`."""
+    for name in only or (*BUILT_IN, OWN):
+        if name == OWN:
+            yield Case(name, TRAINING, mlp.sweep(SEEDS))
+            continue
         system = registry.system(name)
         sized = SIZES.get(name, {"problem": name, **STEPS})
         for theory, method in registry.theories(system).items():

@@ -11,7 +11,7 @@ from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
 from sweeps.runner.program import jobs
 from sweeps.systems import kinds, registry
-from tests.devices import check, hlo, programs
+from tests.devices import check, hlo, measure, parts, programs
 
 MODULE = """HloModule jit_step, is_scheduled=true
 
@@ -49,6 +49,44 @@ def test_kernels_and_questions_of_a_step_are_counted():
     # A fusion, and the host call in the called computation; loops are counted separately.
     assert found == hlo.Program(hlo.Loop(kernels=2, conditionals=1, open_ended=1), callbacks=1)
     assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
+
+
+PARTS = """
+import threading
+
+def prepare():
+    pass
+
+def part(small, works):
+    yield f"small: {small}"
+    works()
+
+PARTS = {
+    "hangs": lambda small: part(small, threading.Event().wait),
+    "fails": lambda small: part(small, lambda: 1 / 0),
+    "works": lambda small: part(small, lambda: None),
+}
+"""
+
+
+def test_a_part_that_hangs_tells_where_and_the_others_run(tmp_path, monkeypatch, capfd):
+    (tmp_path / "made_up.py").write_text(PARTS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    budgets = {"hangs": 0.1, "unwanted": 60, "fails": 60, "works": 60}
+    monkeypatch.setattr(measure, "BUDGETS", budgets)
+    measure.measure(("works", "fails", "hangs"), small=True, module="made_up")
+    out, errors = capfd.readouterr()
+    names = [line.split(",")[0] for line in out.splitlines() if "at most" in line]
+    assert names == ["hangs", "fails", "works"]
+    assert out.count("small: True") == 3
+    assert "in wait" in errors
+    assert "ZeroDivisionError" in errors
+    measure.measure(("works",), minutes=0, module="made_up")
+    assert "no time left: works" in capfd.readouterr().out
+
+
+def test_every_part_has_a_budget():
+    assert [*parts.PARTS] == [*measure.BUDGETS]
 
 
 def test_a_device_agrees_with_its_host(capsys):

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,6 +74,14 @@ class Program:
     def bytes(self) -> int:
         """The memory that the program requires on each device; waits for compilation."""
         return fit.needed(self.start().result()[0])
+
+    @property
+    def shared(self) -> fit.Shared:
+        """The memory of its arguments that points share, on each device."""
+        draws, _ = self._traced
+        drawn = draws.program.out_info if draws else []
+        each = sum(math.prod(x.shape[2:]) * x.dtype.itemsize for x in jax.tree.leaves(drawn))
+        return fit.Shared(sum(x.nbytes for x in jax.tree.leaves(self._job.arrays)), each)
 
     def draw(self, arrays: PyTree, *others: PyTree) -> list[Array]:
         """Return the leaves of the result of `draw_tiles`; [] if the theory draws nothing."""

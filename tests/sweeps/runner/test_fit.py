@@ -41,14 +41,30 @@ class Fake:
 def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of four fifths of the memory; one run is tried, whatever is said of it."""
+    """Of four fifths of the memory; one run is tried, whatever is said of it. The sweep
+    compiles that program once, and before it the one that was too large."""
+    compiled: list[jobs.Program] = []
+    compile_ = jobs.Program._compile
+
+    def counted(self: jobs.Program, drawing: Any) -> Any:
+        compiled.append(self)
+        return compile_(self, drawing)
+
+    monkeypatch.setattr(jobs.Program, "_compile", counted)
 
     def limited(available: float) -> tuple[tuple[int, int], int]:
         monkeypatch.setattr(fit, "memory_of", lambda device: available)
+        sweeps.forget()
+        compiled.clear()
         made = Work(GRID, tiles.mesh(jax.devices()[:1]))
-        compiled = made.program(())[1].start().result()[0]
-        assert made.plan.bytes_per_device == fit.needed(compiled)
+        program = made.program(())[1].start().result()[0]
+        assert made.plan.bytes_per_device == fit.needed(program)
+        found = sweeps.run(GRID, devices=jax.devices()[:1], progress=False)
+        assert len(compiled) == (1 if made.tile == (4, 4) else 2)
+        np.testing.assert_array_equal(found.w, want.w)
         return made.tile, made.plan.bytes_per_device
+
+    want = sweeps.run(GRID, progress=False).load()
 
     whole, needed = limited(2**40)
     assert whole == (4, 4)
@@ -73,6 +89,50 @@ def test_fewer_points_and_then_fewer_seeds(
     tile: tuple[int, int], times: float, want: tuple[int, int]
 ) -> None:
     assert fit.smaller(tile, times) == want
+
+
+@pytest.mark.parametrize("of_seed", [0, 2**20])
+def test_one_measurement_tells_the_largest_tile_that_fits(of_seed: int) -> None:
+    """Also where most of the memory is not that of the runs, and a smaller tile saves little."""
+    whole, shared = (64, 2**10), fit.Shared(2**22, of_seed)
+
+    def memory(seeds: int, points: int) -> int:
+        return shared.by_all + seeds * of_seed + seeds * points * 2**10
+
+    for most in np.geomspace(2, memory(*whole) - 1, 20):
+        seeds, points = fit.fitting(whole, memory(*whole), shared, most)
+        assert memory(seeds, points) <= most or (seeds, points) == (1, 1)
+        assert memory(*((seeds, points * 2) if seeds == 64 else (seeds * 2, 1))) > most
+
+
+def test_a_tile_that_is_much_too_large_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the second measurement says: 2000 bytes here that no count of arguments shows."""
+    measured: list[tuple[int, int]] = []
+
+    def measure(self: jobs.Program) -> int:
+        measured.append(self._job.tile)
+        return 2000 + 10 * math.prod(self._job.tile)
+
+    monkeypatch.setattr(jobs.Program, "bytes", property(measure))
+    for available in (1, 2100, 2600):
+        measured.clear()
+        monkeypatch.setattr(fit, "memory_of", lambda device, most=available: most)
+        plan = Work(GRID, tiles.mesh(jax.devices()[:1])).plan
+        assert [(4, 4), plan.tile] == measured, available
+
+
+def test_shared_memory_is_that_of_arguments_without_points() -> None:
+    """Of attention on 4 batches of 3 examples and on the tables of its task."""
+    run = experiment(task="syn-small", steps=4, batch=3)
+    sweep = Sweep(run, {"eta_y": [0.1, 0.2], "seed": {"range": 8}}, record=("loss",))
+    work = Work(sweep, tiles.mesh(jax.devices()[:1]))
+    arrays, call = sweep.runs({}).arrays, sweep.runs({}).call
+    drawn = jax.tree.leaves(call.draw(arrays, jax.random.key(0)))
+    of_seed = sum(np.asarray(each).nbytes for each in drawn)
+    assert of_seed > 0
+    # In 32 bits on the device.
+    by_all = sum(4 * np.size(each) for each in jax.tree.leaves(arrays))
+    assert work.first().shared == (by_all, of_seed)
 
 
 @pytest.mark.more

@@ -60,9 +60,14 @@ def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch)
         runs.stored(2, 1)
         runs.computed(1)
         line = log.until("5 of 10")
+        waiting: list[str] = []
+        progress.wait(lambda: waiting.append(log.until("compiling")), lambda: None, "compiling")
+        while "compiling" in log.until("5 of 10"):
+            pass
     # Two runs were there, two are stored since, of which one diverged, and one is computed.
     assert line.startswith("50 %: 5 of 10, ")
     assert "diverged=1" in line
+    assert waiting[0].startswith("compiling: 50 %: 5 of 10, ")
     assert line.endswith("\n")
     assert "\r" not in line
     for item in progress.each(("eq10", "plain"), "theory"):
