@@ -72,9 +72,9 @@ class Theories(dict[str, AnyTheory]):
 
 
 def theories(problem: Problem) -> Theories:
-    """Return all theories of a problem by name, most exact first: those from `problem.theories`,
-    built-in ones, flows down its population loss, and registered ones. If several have the same
-    name, the first is used. Use a theory's `check` to see whether it describes a run.
+    """Return all theories of a problem by name: those from `problem.theories`, built-in ones, most
+    exact first, flows down its population loss, and registered ones. If several have the same name,
+    the first is used. Use a theory's `check` to see whether it describes a run.
 
     Raises:
         ValueError: if `problem` is not a `Problem`.
@@ -141,8 +141,8 @@ def applicable(
     batch: int | float = math.inf,
     steps: int | None = None,
 ) -> tuple[str, ...]:
-    """Return the names of the theories that describe a training, most exact first. `variants` adds
-    variants of other theories.
+    """Return the names of the theories that describe a training, in the order of `theories`: a
+    problem's own come before flows. `variants` adds variants of other theories.
 
     Raises:
         ValueError: if `problem` is not a `Problem` or `rule` not an update rule.

@@ -68,7 +68,7 @@ def _of_problem(word: str) -> Iterator[str]:
         yield _entry(name, text)
     yield ""
     _, refused = registry.applicable(run)
-    yield f"Theories, most exact first; those marked - do not describe the default run, {run.rule}:"
+    yield f"Theories, in order; those marked - do not describe the default run, {run.rule}:"
     for name, theory in every.items():
         if not theory.trains:
             words = [theory.title or name, f"assumes {theory.assumes}" if theory.assumes else ""]

@@ -181,7 +181,7 @@ def run(config: Explain) -> None:
 
 
 def explain(run: Any = "yz", rule: Any = None, /, **settings: Any) -> Explanation:
-    """Predict a run from the best applicable theory, with the errors of the prediction and the
+    """Predict a run from the first applicable theory, with the errors of the prediction and the
     assumptions that the run strains.
 
     Args:
@@ -284,8 +284,9 @@ def _solved(run: Experiment, theories: Mapping[str, AnyTheory]) -> Prediction | 
     times, loss, status, bad = (
         found[n].values for n in ("time", "loss", "status", "first_bad_step")
     )
-    # A theory of the problem that depends on the batch assumes neither small steps nor large ones.
-    limit = not any(each.name == name and "batch" in each.needs for each in problem.theories())
+    # Equations of the problem's own may hold at any rate and batch: their assumptions say so.
+    own = (each for each in problem.theories() if each.name == name and "batch" in each.needs)
+    limit = all("eta ->" in each.assumes or "batch ->" in each.assumes for each in own)
     solved = Trajectory(times, {"loss": np.asarray(loss, np.float64)}, None, status, bad)
     return Prediction(theories[name].title or name, training, solved, has_limit=limit)
 

@@ -47,8 +47,9 @@ class Compare:
         run: what is trained.
         seeds: number of runs.
         out: folder for the figure, compare.json and compare.npz.
-        theories: names of the theories to compare with; "best" is the most exact one that applies,
-            and "all" are all that apply, variants of others included. All but variants if omitted.
+        theories: names of the theories to compare with; "best" is the first one that applies, of a
+            problem's own theories before flows, and "all" are all that apply, variants of others
+            included. All but variants if omitted.
         times: number of times to record, besides step 0; logarithmically spaced, unless the rule
             sets them.
         rtol: relative tolerance of theories with an adaptive solver; by default that of the

@@ -80,14 +80,15 @@ class Runs:
     def __init__(self, bar: Any, done: int) -> None:
         self._bar, self._done, self._diverged = bar, done, 0
 
-    def computed(self, runs: int) -> None:
-        """Count `runs` computed runs of a chunk that is not stored yet."""
+    def computed(self, runs: int, compiling: str = "") -> None:
+        """Count `runs` computed runs of a chunk that is not stored yet, and say what compiles."""
+        said = filter(None, (f"diverged={self._diverged}", compiling))
+        self._bar.set_postfix_str(", ".join(said), refresh=False)
         self._bar.update(self._done + runs - self._bar.n)
 
     def stored(self, runs: int, diverged: int) -> None:
         self._done += runs
         self._diverged += diverged
-        self._bar.set_postfix(diverged=self._diverged, refresh=False)
         self.computed(0)
 
 

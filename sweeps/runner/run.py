@@ -264,7 +264,7 @@ def _work_off(
 
         def look(computed: int) -> None:
             check()
-            runs.computed(computed)
+            runs.computed(computed, work.compiling)
 
         for region in work.in_turn(regions):
             began = perf_counter()

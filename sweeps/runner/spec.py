@@ -59,8 +59,9 @@ class Sweep:
             same batches at any learning rate. The dimensions of the results have the names given
             here.
         theory: "simulation", which is training; "descent" at infinite batch; the name of another
-            theory of the problem; or "best", the most exact theory that describes all runs. In
-            Python also an `odes.Theory` that the problem does not have; its runs cannot be stored.
+            theory of the problem; or "best", the first that describes all runs, in the order of
+            `odes.applicable`. In Python also an `odes.Theory` that the problem does not have; its
+            runs cannot be stored.
         record: names of observables; in Python also `{"mine": function}`, with a function of the
             same arguments as the problem's observables. If omitted, those of loss, accuracy and
             entropy that the problem has, or else its first observable.

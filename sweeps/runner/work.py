@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
@@ -82,6 +83,7 @@ class Work:
         self.identity = identity or Identity(sweep, mesh.devices.flat[0].platform)
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, list[Array]] = (None, [])
+        self._ready, self._programs = set[tuple[int, ...]](), 0
         memory = max(map(self._estimate, self.sweep.some_slices()))
         size = tile or tiles.default_tile(memory, sweep.method, mesh.devices.flat[0])
         cut = functools.partial(self._cut, mesh, layout, chunk)
@@ -228,9 +230,12 @@ class Work:
         groups = [
             list(group) for _, group in itertools.groupby(sorted(regions, key=order), program)
         ]
+        self._programs = len(groups)
         for i, group in enumerate(groups):
             for later in groups[i : i + 1 + AHEAD]:
-                self.start(later[0])
+                # The compiled program itself is not kept: there may be thousands.
+                ready = functools.partial(self._ready.add, tuple(program(later[0])))
+                self.start(later[0]).add_done_callback(lambda _, ready=ready: ready())
             yield from group
 
     def variables(self) -> dict[str, Variable]:
@@ -256,9 +261,16 @@ class Work:
             for name, (inner, dtype) in found.items()
         }
 
-    def start(self, region: tuple[slice, ...]) -> None:
+    @property
+    def compiling(self) -> str:
+        """How many of the programs of `in_turn` are compiled, as text; empty if all are."""
+        ready = len(self._ready)
+        number = progress.count(self._programs, "program")
+        return f"{ready} of {number} compiled" if ready < self._programs else ""
+
+    def start(self, region: tuple[slice, ...]) -> Future[Any]:
         """Start to compile the program of a chunk."""
-        self._of(region).start()
+        return self._of(region).start()
 
     def first(self) -> jobs.Program:
         """Return the program of the first chunk."""

@@ -16,7 +16,7 @@ from sweeps.systems.training import Simulation, check_runs
 from sweeps.systems.training import system as of_problem
 
 BEST = "best"
-"""Name that selects the most exact theory that describes the runs."""
+"""Name that selects the first theory that describes the runs."""
 
 _KNOWN: dict[str, System] = {}
 
@@ -115,7 +115,7 @@ def check_run(theory: AnyTheory, run: Experiment) -> None:
 
 
 def applicable(run: Experiment) -> tuple[dict[str, AnyTheory], dict[str, str]]:
-    """Return the theories that describe a run, most exact first, and the reasons why others do not.
+    """Return the theories that describe a run, in their order, and the reasons why others do not.
 
     Variants are left out. If nothing describes the rule, such as a user's own, the flow of all
     weights is used if there is one.
@@ -131,7 +131,7 @@ def applicable(run: Experiment) -> tuple[dict[str, AnyTheory], dict[str, str]]:
 
 
 def best(system: System, planes: Collection[Experiment]) -> str:
-    """Return the name of the most exact theory that describes all of the given runs.
+    """Return the name of the first theory that describes all of the given runs.
 
     Raises:
         ValueError: if there is none, with the reason why the first one does not apply.

@@ -19,6 +19,7 @@ WHAT = {
     "two_stage": "trainings of the default preset against a PyTorch loop and against what the "
     "memory can move, its reduced ODE, a diagram of 625 of them",
     "linear_icl": "1e5 trainings at once, against a PyTorch loop over one",
+    "online": "online regression and a committee machine against StatPhys-ML",
     "mlp": "256 trainings of a small network against a vmapped loop with optax",
     "scaling": "runs per second and memory from 1e2 to 1e5 runs",
     "sharpness": "its error, and the cost of recording it",
@@ -53,6 +54,9 @@ def main() -> None:
     from sweeps.runner import cluster
 
     cluster.use_all_cores()
+    if asked.what == "online" and importlib.util.find_spec("statphys") is None:
+        print("online: skipped; StatPhys-ML is not installed (tests/benchmarks/online.py says how)")
+        return
     if asked.what in WITH_TORCH and importlib.util.find_spec("torch") is None:
         parser.error(f"{asked.what}: compares with PyTorch; make bench installs it")
     options: dict[str, Any] = {"check": asked.check} if asked.what in WITH_TORCH else {}

@@ -15,8 +15,10 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
+from sweeps.language.derived import PACKAGES
+
 KNOWN = {
-    *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
+    *(*PACKAGES, "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
     *("abc", "builtins", "dataclasses", "functools", "jaxtyping", "math", "types", "typing"),
 }
 """Packages whose code does not change within a process and is identified by its version."""

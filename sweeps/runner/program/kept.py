@@ -30,12 +30,12 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
 from dynsim.compiling import EFFORTS, FULL, Cost
-from sweeps.language.derived import sources
+from sweeps.language import derived
 from sweeps.language.describe import name_of
 from sweeps.output import programs
 from sweeps.runner.program import traces
 
-PACKAGES = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
+PACKAGES = (*derived.PACKAGES, "diffrax", "equinox", "lineax", "optax", "jax")
 """Packages whose code is traced into programs. Their files are compared; other packages are
 compared only by version."""
 VERSIONS = ("jaxlib", "numpy")
@@ -128,7 +128,7 @@ def _code() -> tuple[str, int]:
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         for root in (spec and spec.submodule_search_locations) or ():
-            found += sorted(sources(root))
+            found += sorted(derived.sources(root))
     told = found, [importlib.metadata.version(each) for each in VERSIONS]
     return hashlib.sha256(repr(told).encode()).hexdigest(), max(each[2] for each in found)
 

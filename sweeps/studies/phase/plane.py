@@ -43,8 +43,8 @@ class Phase:
         y: vertical axis, in the same form.
         resolution: number of values of an axis without a NUMBER.
         theory: simulation, or a theory.
-        against: a second one to draw next to the first, with the difference: best (the most exact
-            theory that describes the runs), none, or a name. auto means best next to a simulation
+        against: a second one to draw next to the first, with the difference: best (the first theory
+            that describes the runs), none, or a name. auto means best next to a simulation
             of some problems, else none.
         observable: quantity shown as colour, at the last step; if omitted, that of the problem.
         seeds: number of runs at each point of a simulation, or of a theory with noise.

@@ -78,6 +78,30 @@ def test_steps_that_are_too_large_are_named_with_the_worst_one():
     assert row.strained in found.strained
 
 
+class Solved(Bowl):
+    """A bowl with equations of its own for small steps."""
+
+    @classmethod
+    def theories(cls):
+        theory = odes.system(
+            "mine",
+            "my flow",
+            "eta -> 0",
+            lambda t, w, training: -training.rate(t) * training.problem.bend * w,
+            lambda training, weights: jnp.ones(()),
+            lambda t, w, training: {"loss": 1.5 * training.problem.bend * w**2},
+            needs=(),
+        )
+        return (theory,)
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("quick_theory")
+def test_equations_of_the_problem_that_assume_small_steps_have_the_error_of_descent():
+    end = sweeps.explain(f"{__name__}:Solved", **settings())["loss at the end"]
+    assert end.error == pytest.approx(3 * (math.exp(-4) - 0.98**200), rel=0.01)
+
+
 class Normal(dynsim.Problem):
     """Mean of normal numbers: (w - x)^2 / 2 from w = 1, without a population loss.
 

@@ -105,11 +105,16 @@ def again(sweep=SWEEP):
     return sweeps.run(sweep).load()
 
 
-def test_a_kept_program_is_not_traced_and_computes_the_same(traced):
-    first = again()
+PAPER = {"problem": "saxe", "steps": 5, "batch": 4, "eta": 0.1}
+PAPERS = Sweep(run=PAPER, axes={"seed": {"range": 2}}, record=("loss",))
+
+
+@pytest.mark.parametrize("sweep", [SWEEP, PAPERS], ids=["layer", "saxe"])
+def test_a_kept_program_is_not_traced_and_computes_the_same(sweep, traced):
+    first = again(sweep)
     number = len(traced)
     assert number
-    xr.testing.assert_identical(again(), first)
+    xr.testing.assert_identical(again(sweep), first)
     assert len(traced) == number
 
 
@@ -218,6 +223,15 @@ OPTIONS_OF_SWEEPS = [
 @pytest.mark.parametrize(("one", "other"), CHOICES, ids=repr)
 def test_every_setting_is_in_the_key(one, other, key):
     assert "" != key(LAYER | one, {}) != key(LAYER | other, {}) != ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [({"problem": "biehl-schwarze"}, {}), ({"layers": 3}, {}), ({}, {"theory": "modes"})],
+    ids=repr,
+)
+def test_problems_and_theories_of_papers_have_keys_of_their_own(settings, option, key):
+    assert "" != key(PAPER, {}) != key(PAPER | settings, option) != ""
 
 
 @pytest.mark.parametrize(("one", "other"), OPTIONS_OF_SWEEPS, ids=repr)

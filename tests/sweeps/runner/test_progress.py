@@ -58,7 +58,7 @@ def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch)
         runs.computed(1)
         log.until("3 of 10")
         runs.stored(2, 1)
-        runs.computed(1)
+        runs.computed(1, "2 of 4 programs compiled")
         line = log.until("5 of 10")
         waiting: list[str] = []
         progress.wait(lambda: waiting.append(log.until("compiling")), lambda: None, "compiling")
@@ -66,7 +66,7 @@ def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch)
             pass
     # Two runs were there, two are stored since, of which one diverged, and one is computed.
     assert line.startswith("50 %: 5 of 10, ")
-    assert "diverged=1" in line
+    assert "diverged=1, 2 of 4 programs compiled" in line
     assert waiting[0].startswith("compiling: 50 %: 5 of 10, ")
     assert line.endswith("\n")
     assert "\r" not in line

@@ -6,7 +6,7 @@ import gc
 import math
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -349,12 +349,26 @@ def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
     run = experiment(task="overlapping", steps=2, length=8, batch=4, start="uniform")
     axes = {"eta_y": [0.1, 0.2], "K": [2, 3, 4, 5], "seed": {"range": 3}}
     sweep = Sweep(run, axes, theory, record=("loss",))
-    monkeypatch.setattr(work.Work, "start", lambda self, region: None)
+    compiled: list[Future] = []
+
+    def start(self: work.Work, region: tuple[slice, ...]) -> Future:
+        compiled.append(Future())
+        return compiled[-1]
+
+    monkeypatch.setattr(work.Work, "start", start)
     one = work.Work(sweep, tiles.mesh(jax.devices()[:1], sweep.dtype), chunk=1, tile=1)
     places = np.random.default_rng(0).permutation(24).tolist()
     starts = lambda region: tuple(part.start for part in region)
     regions = [one.plan.layout.region(place) for place in places]
-    given, found = map(starts, regions), list(map(starts, one.in_turn(regions)))
+    turns = one.in_turn(regions)
+    found = [starts(next(turns))]
+    # The first and those ahead of it compile at once.
+    assert len(compiled) == min(1 + work.AHEAD, 4)
+    assert one.compiling == "0 of 4 programs compiled"
+    given, found = map(starts, regions), found + [starts(each) for each in turns]
+    for each in compiled:
+        each.set_result(None)
+    assert not one.compiling
     # Each place of K has a program; the order is kept otherwise.
     assert found == sorted(given, key=lambda at: (at[1], at[2] if by_seed else 0))
 
