@@ -11,6 +11,7 @@ that one process can hold programs of both kinds.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -40,6 +41,9 @@ Result = TypeVar("Result")
 
 WITHOUT_FLOAT64 = ("tpu",)
 """Platforms without float64."""
+ON_ERROR = os.environ.get("EQX_ON_ERROR", "raise")
+"""How Equinox reports bad arguments, on which programs of theories depend. It reads the variable
+when it is imported, as here; the command line sets it before."""
 USUAL = {
     "jax_numpy_dtype_promotion": (jax.numpy_dtype_promotion, "standard"),
     "jax_debug_key_reuse": (jax.debug_key_reuse, False),
@@ -48,6 +52,20 @@ USUAL = {
 }
 """Options of JAX that code of dynsim needs, and their values."""
 _TARGET: ContextVar[str | None] = ContextVar("dynsim_target", default=None)
+
+
+_PROCESS: set[int] = set()
+"""The process that has used JAX; another one only after a fork."""
+
+
+def check_process() -> None:
+    """Raise `RuntimeError` in a process that was forked from one that has used JAX, which would
+    wait for threads that a fork does not copy."""
+    if _PROCESS and os.getpid() not in _PROCESS:
+        raise RuntimeError(
+            "this process was forked from one in which JAX runs, and would hang; start it with "
+            "multiprocessing.get_context('spawn')"
+        )
 
 
 @contextlib.contextmanager
@@ -85,9 +103,12 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
         ValueError: for another dtype; or for float64 inside a JAX transformation while
             `jax_enable_x64` is off: the precision of the caller's trace cannot be raised from
             within, so float64 would be lost silently.
+        RuntimeError: from `check_process`.
         FloatingPointError: if the user's JAX stops at NaN or infinities, naming its option.
     """
     checks.choice("dtype", dtype, ("float32", "float64"))
+    check_process()
+    _PROCESS.add(os.getpid())
     if dtype == "float64" and not jax.enable_x64.value and checks.is_traced(inputs):
         raise ValueError(
             "dtype = 'float64': inside jit, vmap or grad this needs "

@@ -33,7 +33,9 @@ FLOORS = {
         "hierarchy",
     ),
     "sweeps": (
-        "language lines output",
+        "lines",
+        "cache",
+        "language output",
         "recipes",
         "systems",
         "runner",

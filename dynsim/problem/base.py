@@ -4,6 +4,7 @@
 import abc
 import contextlib
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, get_type_hints
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, decoding, numeric
-from dynsim.precision import DType, Number
+from dynsim.precision import DType, Number, check_process
 from dynsim.problem.data import Arrays, Data
 from dynsim.training.loop import normal_noise
 from dynsim.training.rule import Rule, UpdateRule
@@ -262,16 +263,66 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
     `numeric.tree` returns; `draw` sees them in float32.
 
     Raises:
-        ValueError: for anything but a problem and a rule, from their `build`, or for an array that
-            is not exactly one of JAX.
+        ValueError: for anything but a problem and a rule, from their `build`, for a `build` of a
+            user that differs each time, or for an array that is not exactly one of JAX.
+        RuntimeError: from `check_process`.
     """
     checks.kind("problem", problem, Problem)
     checks.choice("dtype", dtype, ("float32", "float64"))
-    made: Any = rule.build() if isinstance(rule, UpdateRule) and not _BUILT.get() else rule
+    check_process()
+    made: Any = rule
+    if not _BUILT.get():
+        made = rule.build() if isinstance(rule, UpdateRule) else rule
+        # JAX would not notice: the arrays are arguments of a program.
+        given = problem
+        problem = given.build(rule)
+        # A build may take long, so each class is built twice only the first time.
+        if new := {cls for cls in _builders(given) if cls not in _REPEATABLE}:
+            _check_same(f"{type(given).__name__}.build", problem, given.build(rule))
+            _REPEATABLE.update(new)
     checks.kind("rule", made, Rule)
-    problem = problem if _BUILT.get() else problem.build(rule)
     options = {"finite": not problem.allows_nonfinite(), "settings": {*decoding.reals(problem)}}
     return numeric.tree(type(problem).__name__, problem, single=dtype, **options), made
+
+
+def _builders(part: Problem | Data) -> set[type]:
+    """Return the classes of users that build the problem, or a problem or data in its fields."""
+    own = type(part).build not in (Problem.build, Arrays.build)
+    ours = type(part).__module__.partition(".")[0] in checks.OURS
+    inner = (each for each in vars(part).values() if isinstance(each, Problem | Data))
+    return ({type(part)} if own and not ours else set[type]()).union(*map(_builders, inner))
+
+
+_REPEATABLE = weakref.WeakSet[type]()
+"""Classes of users whose `build` has returned the same twice."""
+
+
+def _check_same(where: str, one: Problem, other: Problem) -> None:
+    """Raise `ValueError`, naming it, for an array or a number that two builds of a problem do not
+    have in common."""
+
+    def known(problem: Problem) -> dict[str, np.ndarray]:
+        leaves = jax.tree.leaves_with_path(problem)
+        return {
+            jax.tree_util.keystr(path, simple=True, separator="."): _numbers(leaf)
+            for path, leaf in leaves
+            if eqx.is_array_like(leaf) and not checks.is_traced(leaf)
+        }
+
+    again = known(other)
+    for name, value in known(one).items():
+        same = again.get(name)
+        if same is None or not np.array_equal(value, same, equal_nan=value.dtype.kind in "fc"):
+            raise ValueError(
+                f"{where}: {name} has another value each time it is built, so no run could be "
+                "repeated or resumed. Draw it with a fixed seed, or in `init` and `draw` with "
+                "their keys"
+            )
+
+
+def _numbers(leaf: Any) -> np.ndarray:
+    is_key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
 def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
@@ -352,7 +403,7 @@ class FullBatch(Problem):
         """Draw examples from the set, with replacement."""
         number = len(jax.tree.leaves(self.data)[0])
         chosen = jax.random.randint(key, (batch,), 0, number)
-        return jax.tree.map(lambda leaf: leaf[chosen], self.data)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], self.data)
 
     def loss(self, params: PyTree, data: PyTree) -> Float[Array, ""]:
         """The loss of the problem."""

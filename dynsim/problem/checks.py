@@ -222,7 +222,8 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
     if found == shapes(batch + 1):
         raise ValueError(
             f"{where}: returns arrays of the same shapes for batch = {batch} "
-            f"and {batch + 1}, must return `batch` examples"
+            f"and {batch + 1}, must return `batch` examples; for a fixed set of them, use "
+            "dynsim.full_batch"
         )
     traced = check_repeats(problem, "draw", key, batch)
     if traced is None:

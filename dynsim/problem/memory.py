@@ -28,8 +28,11 @@ def bytes_of(
 ) -> int:
     """Return the bytes for copies of the weights; in training also of batch and shared data."""
 
-    def held(key: PRNGKeyArray) -> tuple[list[Array], object]:
-        (prepared, shared), data = problem.prepare(key), ()
+    # NumPy's arrays could not be indexed by what is drawn.
+    arrays, rest = eqx.partition(problem, eqx.is_array)
+
+    def held(key: PRNGKeyArray, arrays: Problem) -> tuple[list[Array], object]:
+        (prepared, shared), data = eqx.combine(arrays, rest).prepare(key), ()
         if trains and not math.isinf(batch):
             data = prepared.batches(key, steps, int(batch))(jax.numpy.int32(0))
         init = ask(prepared, "init", key)
@@ -38,6 +41,6 @@ def bytes_of(
 
     weights, shared = (
         sum(math.prod(x.shape) for x in jax.tree.leaves(made))
-        for made in jax.eval_shape(held, jax.eval_shape(lambda: jax.random.key(0)))
+        for made in jax.eval_shape(held, jax.eval_shape(lambda: jax.random.key(0)), arrays)
     )
     return np.dtype(dtype).itemsize * (COPIES * weights + SHARED_COPIES * shared) + BYTES

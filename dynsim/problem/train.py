@@ -179,8 +179,10 @@ def train(
 
 def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:
     """Draw the steps + 1 batches of a run with this key, to pass to `train` as `data`."""
+    key_data = loop.split_key(key)[1]
+    check_draw(problem, key_data, batch)
     with jax.enable_x64(False):
-        of_step = problem_in(problem, "float32").batches(loop.split_key(key)[1], steps, batch)
+        of_step = problem_in(problem, "float32").batches(key_data, steps, batch)
         return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
 
 

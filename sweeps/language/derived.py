@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from sweeps import cache
 
 PACKAGES = ("dynsim", "odes", "sweeps", "papers")
 MOST = 4
@@ -25,18 +25,17 @@ MOST = 4
 def derived(name: str, derive: Callable[[], Any]) -> Any:
     """Return the JSON value of `derive()`, which has to depend on nothing but dynsim's code. It is
     read from the cache folder if it has been derived from the same code before."""
-    folder = platformdirs.user_cache_path("dynsim")
+    folder = cache.folder()
+    if folder is None:
+        return json.loads(json.dumps(derive()))
     file = folder / f"{name}-{_code()}.json"
-    # An incomplete file counts as missing.
+    # A damaged file counts as missing.
     with contextlib.suppress(OSError, ValueError):
-        return json.loads(file.read_text())
+        return json.loads(cache.read(file))
     text = json.dumps(derive())
-    # A folder that cannot be written is not an error: the next process derives it again.
+    # A disk without room is not an error: the next process derives it again.
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        written = file.with_suffix(f".{os.getpid()}")
-        written.write_text(text)
-        written.replace(file)
+        cache.write(file, text.encode())
         kept = sorted(folder.glob(f"{name}-*.json"), key=lambda each: each.stat().st_mtime)
         for old in kept[:-MOST]:
             old.unlink(missing_ok=True)

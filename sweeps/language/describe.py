@@ -9,6 +9,7 @@ docstring. Three class variables are optional:
 * `SHORT`: a field: a plain number chooses this class and becomes the value of the field.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -16,7 +17,8 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -79,7 +81,8 @@ def describe(cls: type, word: str = "") -> Kind:
 def name_of(thing: Any) -> str:
     """Return a class's or function's name as module:name, equal in a script and its importers."""
     module = thing.__module__
-    return f"{_main() if module in ('__main__', '__mp_main__') else module}:{thing.__qualname__}"
+    main = _CALLED.get() or main_name()
+    return f"{main if module in ('__main__', '__mp_main__') else module}:{thing.__qualname__}"
 
 
 def locate(name: str, path: str) -> Any:
@@ -95,7 +98,7 @@ def locate(name: str, path: str) -> Any:
         raise LanguageError(path, "must be module:NAME", name)
     try:
         with plugins.x64_kept(name):
-            return pkgutil.resolve_name(f"{'__main__' if module == _main() else module}:{rest}")
+            return pkgutil.resolve_name(f"{'__main__' if module == main_name() else module}:{rest}")
     # Importing third-party code can raise anything, including SystemExit.
     except (Exception, SystemExit) as error:
         line = checks.line_of_user(error)
@@ -103,7 +106,21 @@ def locate(name: str, path: str) -> Any:
         raise LanguageError(path, reason, name) from error
 
 
-def _main() -> str:
+_CALLED: ContextVar[str] = ContextVar("dynsim_main", default="")
+
+
+@contextlib.contextmanager
+def called(main: str) -> Iterator[None]:
+    """Context in which classes and functions of a script that another process runs, and has sent
+    to this one, have the name that they have there."""
+    token = _CALLED.set(main)
+    try:
+        yield
+    finally:
+        _CALLED.reset(token)
+
+
+def main_name() -> str:
     """Return the name under which others import the module that runs as a script."""
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):

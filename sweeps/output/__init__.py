@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from dynsim.precision import WITHOUT_FLOAT64
+from dynsim import precision
 from sweeps.output import programs
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 """Packages that affect all numbers."""
 OPTIONS = ("jax_threefry_partitionable", "jax_random_seed_offset", "jax_softmax_custom_jvp")
 """Options of JAX that change programs or the random numbers in them."""
+ON_ERROR = "EQX_ON_ERROR"
+"""Entry of an environment: see `dynsim.precision.ON_ERROR`."""
 DECISIVE = (*PACKAGES, "commit", "device", "processor")
 """Entries of an environment that may lower the same code to a different program."""
 DPI = 150
@@ -46,15 +48,16 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """Return `versions`, `OPTIONS` of JAX, the commit of a clone of dynsim, and the device and
-    processor."""
+    """Return `versions`, `OPTIONS` of JAX, `ON_ERROR`, the commit of a clone of dynsim, and the
+    device and processor."""
     device = jax.devices()[0]
     found = versions(*packages) | {name: str(jax.config.values[name]) for name in OPTIONS}
+    found[ON_ERROR] = precision.ON_ERROR
     if commit := _commit():
         found["commit"] = commit
     found["device"] = f"{device.platform}: {device.device_kind}"
     found["processor"] = programs.processor()
-    if device.platform in WITHOUT_FLOAT64:
+    if device.platform in precision.WITHOUT_FLOAT64:
         found["device of float64"] = f"cpu: the {device.platform} has no float64"
     return found
 

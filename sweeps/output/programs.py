@@ -7,6 +7,7 @@ and the instruction set of the processor, so each combination has its own folder
 import contextlib
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -16,10 +17,12 @@ from typing import NamedTuple
 
 import filelock
 import jax
-import platformdirs
 
-LARGEST = 2**30
-"""Maximum bytes of the cache; the least recently used programs are removed first."""
+from sweeps import cache
+
+LARGEST = 2**28
+"""Maximum bytes of the cache; the least recently used programs are removed first. All are read
+when a process starts."""
 QUICKEST = 0.1
 """Minimum seconds of compilation for a program to be cached."""
 LOUD = (0, 12)
@@ -42,13 +45,12 @@ def keep() -> Path | None:
         return Path(chosen)
     if jax.__version_info__ < LOUD and os.environ.get("TF_CPP_MIN_LOG_LEVEL") != SILENT:
         return None
-    folder = _folder()
+    if (folder := cache.folder(_name())) is None:
+        return None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lockfile", timeout=10):
             _sweep(folder)
     except (OSError, filelock.Timeout):
-        # The home directory is missing or not writable.
         return None
     jax.config.update("jax_compilation_cache_max_size", LARGEST)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", QUICKEST)
@@ -61,10 +63,9 @@ def keeping_traced(began: float) -> Iterator[None]:
     """Context in which compiled programs are cached, and those of sweeps are also stored so that
     they need not be traced again (`sweeps.runner.program.kept`), unless the user has configured JAX
     otherwise. `began` is the time at which this process started to import modules."""
-    if keep() == _folder():
-        with contextlib.suppress(OSError):
-            (_folder() / "sweeps").mkdir(exist_ok=True)
-            TRACED.append(Traced(_folder() / "sweeps", began))
+    found = keep()
+    if found and found == cache.folder(_name()) and (folder := cache.folder(_name(), "sweeps")):
+        TRACED.append(Traced(folder, began))
     try:
         yield
     finally:
@@ -83,17 +84,27 @@ TRACED: list[Traced] = []
 """The cache of this process, if it has one."""
 
 
-def _folder() -> Path:
-    return platformdirs.user_cache_path("dynsim") / f"compiled-{_kind()}"
+def _name() -> str:
+    return f"compiled-{_kind()}"
 
 
 def _sweep(folder: Path) -> None:
-    """Remove incomplete files of killed processes: JAX, whose lock is held here, writes a program
-    before its access time."""
+    """Remove incomplete files of killed processes, and programs that have changed since the first
+    process after the one that wrote them. JAX, whose lock is held here, writes a program before its
+    access time, and compresses it without a checksum where zstd is installed."""
+    record, known, there = folder / "digests", {}, {}
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(cache.read(record))
     for program in folder.glob("*-cache"):
         with contextlib.suppress(FileNotFoundError):
-            if not program.with_name(program.name.removesuffix("cache") + "atime").exists():
+            digest = hashlib.sha256(program.read_bytes()).hexdigest()
+            whole = program.with_name(program.name.removesuffix("cache") + "atime").exists()
+            if whole and known.get(program.name, digest) == digest:
+                there[program.name] = digest
+            else:
                 program.unlink()
+    if there != known:
+        cache.write(record, json.dumps(there).encode())
 
 
 def _kind() -> str:

@@ -95,8 +95,6 @@ class Agreement:
         """Raise `StoreError` if stored runs belong to another program. A user can accept the code
         of this process by passing the name that the error prints."""
         if self.alone:
-            # A worker with different code may have stored a chunk after it was detected.
-            self._take_back()
             # Drop programs that were registered without any stored chunk.
             self.store.programs.keep(self.stored())
         _, others = self.compared()
@@ -129,16 +127,7 @@ class Agreement:
         self.store.programs.keep(c for c in self.stored() if c != found.chosen)
         mine = self.identity.program(tuple(found.chosen.items()))
         self._note(found.chosen, None, mine, instead_of=found.known.program)
-        self._take_back()
-
-    def _take_back(self) -> None:
-        """Remove all chunks of replaced programs."""
-        programs = self.store.programs.all()
-        gone = {each.instead_of for each in programs} - {each.program for each in programs} - {""}
-        if gone:
-            for number, record in self.store.chunks.all().items():
-                if record.program in gone:
-                    self.store.chunks.remove(number)
+        self.store.chunks.take_back()
 
     def confirm(self, chosen: Mapping[str, Any]) -> None:
         """Raise `OtherProgramError` if another process has since replaced the program."""
@@ -177,9 +166,11 @@ class Agreement:
             return mine
         for each in [known, *programs.all()]:
             theirs = self.store.chunks.environment(each.environment)
-            if each.chosen == plain(chosen) and all(
-                theirs.get(n, "") == self.environment.get(n, "") for n in output.DECISIVE
-            ):
+            # Older stores do not have it.
+            on_error = self.environment.get(output.ON_ERROR)
+            same = theirs.get(output.ON_ERROR, on_error) == on_error
+            same &= all(theirs.get(n, "") == self.environment.get(n, "") for n in output.DECISIVE)
+            if each.chosen == plain(chosen) and same:
                 # In the same environment, equal code would have equal text. An option of JAX also
                 # changes that of the methods, which are not to blame then.
                 options = {name: theirs[name] for name in output.OPTIONS if name in theirs}

@@ -309,12 +309,24 @@ def lasting(executor: Executor) -> contextlib.AbstractContextManager[object]:
     """Context in which Dask's workers on this machine are restarted however often they die. Dask
     looks whether a worker is back some time after a death, and if it is just being restarted once
     more, it stops that, after which a sweep may wait for workers for ever."""
+    if not _nannies(executor):
+        return contextlib.nullcontext()
+    return _imported("dask.config").set({"distributed.deploy.lost-worker-timeout": "1000 days"})
+
+
+def are_lost(executor: Executor) -> bool:
+    """Return whether Dask has given up all workers on this machine, as it does with one that
+    cannot be started again. Its scheduler would wait for others for ever."""
+    here = _nannies(executor)
+    return bool(here) and all(each.status.name in ("closed", "failed") for each in here)
+
+
+def _nannies(executor: Executor) -> list[Any]:
+    """Return Dask's supervisors of workers on this machine."""
     # An executor has no public reference to its client.
     workers = getattr(getattr(getattr(executor, "_client", None), "cluster", None), "workers", None)
     here = workers.values() if isinstance(workers, Mapping) else ()
-    if not any(type(each).__name__ == "Nanny" for each in here):
-        return contextlib.nullcontext()
-    return _imported("dask.config").set({"distributed.deploy.lost-worker-timeout": "1000 days"})
+    return [each for each in here if type(each).__name__ == "Nanny"]
 
 
 def _look_at(client: Any, report: Callable[[str], None]) -> None:

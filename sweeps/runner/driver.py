@@ -35,13 +35,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dynsim import Status, checks
-from dynsim.precision import precision
+from dynsim.precision import check_process, precision
 from sweeps import output
+from sweeps.language.describe import called, main_name
 from sweeps.lines import printable
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement, OtherProgramError
-from sweeps.runner.cluster import lasting
+from sweeps.runner.cluster import are_lost, lasting
 from sweeps.runner.config import config_of, from_config
+from sweeps.runner.program.identity import Identity
 from sweeps.runner.progress import POLL, RESUME, Interrupted, begun, count, shown, stoppable
 from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
@@ -59,8 +61,6 @@ MOST_AT_ONCE = 1024
 quickly when the user stops."""
 MOST_NAMED = 10
 """Maximum number of chunks that an error lists individually."""
-DRIVER = 0
-"""Id of the process that drives a sweep from here; nonzero elsewhere only in forked workers."""
 LONGEST = 30.0
 """Maximum seconds that a failing worker pauses after each failure, so that others take over."""
 CANCELLING = 10.0
@@ -109,6 +109,8 @@ class Job(NamedTuple):
             problems passed as objects.
         store: id of the store, once it has been made.
         fence: token that a worker uses to check that the driver still holds the lock.
+        main: name of the module that runs as a script on the driver, by which the classes in it
+            are known.
         attempt: different for each submitted call, as some executors repeat calls, and others
             answer equal calls once.
     """
@@ -121,6 +123,7 @@ class Job(NamedTuple):
     sweep: bytes | None = None
     store: str | None = None
     fence: str = ""
+    main: str = ""
     attempt: str = ""
 
     def made(self, config: Mapping[str, Any]) -> Sweep:
@@ -159,18 +162,20 @@ class _BrokenError(StoreError):
     """An executor that accepts no more work."""
 
 
-def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> Job:
+def job(identity: Identity, where: Place, tile: int | None, strict: bool = False) -> Job:
     """Return the job of a sweep. It includes the pickled sweep if workers cannot rebuild it from
     JSON; raises `ValueError` if it cannot be pickled either."""
+    sweep = identity.sweep
     assert where.address is not None
     config = config_of(sweep)
     digest = fingerprint(config)
-    found = Job(where.address, digest, tile, where.durable, strict)
+    found = Job(where.address, digest, tile, where.durable, strict, main=main_name())
     try:
         same = fingerprint(config_of(from_config(json.loads(json.dumps(config))))) == digest
     except (TypeError, ValueError):
         same = False
-    if same:
+    # Not every worker can import the module that runs as a script.
+    if same and "__main__" not in identity.outside:
         return found
     try:
         # Comes with Dask; pickles classes and functions of a notebook by value.
@@ -183,6 +188,8 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
         if fingerprint(config_of(pickle.loads(sent))) != digest:
             raise ValueError("it changes when it is pickled")
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+        if same:
+            return found
         raise ValueError(f"executor: its workers cannot be sent this sweep ({error})") from None
     return found._replace(sweep=sent)
 
@@ -204,6 +211,7 @@ def make_store(
         stack.callback(_cancel, [future])
         while not wait([future], POLL).done:
             check()
+            _check_workers(executor)
     match _outcome(future):
         case Died():
             raise StoreError(f"{job.address}: the worker that should create the store died")
@@ -273,6 +281,7 @@ def work_off(
                     case answer:
                         failed(number, f"a worker answered {type(answer).__name__}")
             check()
+            _check_workers(executor)
             # Check that the store still exists and this process is still its writer.
             store.check()
             if not (waiting or running):
@@ -327,12 +336,15 @@ def _naming_chunks(store: Store) -> Iterator[None]:
 
 
 def _submit(executor: Executor, *call: Any) -> Future[Any]:
-    global DRIVER
-    DRIVER = os.getpid()
     try:
         return executor.submit(*call)
     except RuntimeError as error:  # a BrokenExecutor is one; so is the error after a shutdown
         raise _broken(error) from error
+
+
+def _check_workers(executor: Executor) -> None:
+    if are_lost(executor):
+        raise _broken(RuntimeError("all of its workers have ended and cannot be started again"))
 
 
 def _cancel(futures: Iterable[Future[Any]]) -> None:
@@ -403,7 +415,7 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
             create(job.place(), sweep, work.plan.layout, work.variables())
         return str(work.plan)
 
-    return _answer(plan)
+    return _answer(plan, job.main)
 
 
 def compute(job: Job, number: int) -> Done | Died | Failed:
@@ -433,7 +445,7 @@ def compute(job: Job, number: int) -> Done | Died | Failed:
         codes = arrays["status"]
         return Done(name(), codes.size, int((codes != Status.OK).sum()))
 
-    return _answer(chunk)
+    return _answer(chunk, job.main)
 
 
 @functools.lru_cache(maxsize=2)
@@ -461,17 +473,13 @@ def _work(job: Job) -> tuple[Work, Agreement]:
         return work, Agreement(store, work.identity, mesh, environment, alone=False)
 
 
-def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
-    """Return the result of `ask`, or `Failed` with the error as text: not all can be pickled."""
-    if DRIVER not in (0, os.getpid()):
-        # Checked before using JAX, which would wait for threads that a fork does not copy.
-        return Failed(
-            name(),
-            "its process was forked from one in which JAX runs, and would hang; give the executor "
-            "mp_context=multiprocessing.get_context('spawn')",
-        )
+def _answer(ask: Callable[[], Answer], main: str) -> Answer | Failed:
+    """Return the result of `ask`, or `Failed` with the error as text: not all can be pickled.
+    Classes of the driver's script belong to the module `main`."""
     try:
-        with _BUSY, checks.callbacks_of_user():
+        # A fork does not release locks either.
+        check_process()
+        with _BUSY, called(main), checks.callbacks_of_user():
             answer = ask()
     # A package may raise SystemExit, which must not end the worker.
     except (Exception, SystemExit) as error:

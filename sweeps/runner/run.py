@@ -154,7 +154,7 @@ def run(
             # Imported on demand: most sweeps have no executor.
             from sweeps.runner import driver
 
-            job = driver.job(sweep, where, tile, strict)
+            job = driver.job(identity, where, tile, strict)
         # Locked before anything is created, so that a rejected call leaves nothing behind.
         with where.lock(*process, report) as check:
             if store is not None:

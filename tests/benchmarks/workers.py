@@ -232,7 +232,7 @@ def _empty(path: Path, chunks: int) -> tuple[Store, driver.Job]:
         for name, kind in (("loss", "float32"), ("first_bad_step", "int32"), ("status", "int8"))
     }
     store = create(str(path), wanted, layout_of(wanted.dims, 1), variables)
-    return store, driver.job(wanted, store.place, None)
+    return store, driver.job(Identity(wanted, "cpu"), store.place, None)
 
 
 def _stored(out: Path) -> int:

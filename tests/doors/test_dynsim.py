@@ -116,6 +116,15 @@ class Listed(Line):
     names: list = eqx.field(default_factory=lambda: [{1, 2}])
 
 
+class Chance(Line):
+    """It is built with other numbers each time."""
+
+    at: Any = None
+
+    def build(self, rule):
+        return Chance({"x": np.ones(2), "y": np.random.normal(size=2)})  # noqa: NPY002
+
+
 def of(name: str = "Odd", base: type = Line, **methods: Any) -> Any:
     """A problem with other methods."""
     return type(name, (base,), methods)()
@@ -329,6 +338,8 @@ RUNS: Rows = [
      ("Bare", "'loss'")),
     (lambda: dynsim.full_batch(Bare(), KEY, 3), ("Bare", "'draw'")),
     (lambda: dynsim.full_batch(Line(), KEY, 0), ("size", "0", ">= 1")),
+    (lambda: train(Chance()), ("Chance.build", "at.y")),
+    (lambda: train(dynsim.FullBatch(Chance(), np.ones(3))), ("FullBatch.build", "problem.at.y")),
     (lambda: train(Listed()), ("Listed.names.0", "{1, 2}", "hashable")),
     (lambda: train(rule=dynsim.from_optax(optax.scale_by_polyak)), ("scale_by_polyak", "gradient")),
     (lambda: train(rule=ahead), ("from_optax", "gradient")),

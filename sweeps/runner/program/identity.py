@@ -113,7 +113,7 @@ class Identity:
 
     @property
     def _task(self) -> Any:
-        return self.sweep.first.bare
+        return _of_jax(self.sweep.first.bare)
 
     @property
     def _first(self) -> tuple[tuple[str, Any], ...]:
@@ -167,8 +167,8 @@ class Identity:
             drawn.add("draw")
         if "draw" in drawn:
             raise ValueError(
-                f"{name}.draw: {NO_KEY}. Use the key; for a fixed data set, return all of it "
-                "regardless of `batch`, or use dynsim.full_batch"
+                f"{name}.draw: {NO_KEY}. Use the key; for a fixed set of examples, use "
+                "dynsim.full_batch"
             )
         if "init" in drawn and several:
             raise ValueError(
@@ -210,7 +210,12 @@ def of_run(run: Experiment) -> dict[str, str]:
         return {}
     numbers, arrays, _ = divided(run.training(problem))
     entering = contents(arrays, numbers, run.dtype)
-    return hashes(methods(problem, run.batch)) | entering
+    return hashes(methods(_of_jax(problem), run.batch)) | entering
+
+
+def _of_jax(problem: PyTree) -> PyTree:
+    """Return a problem with arrays of JAX, which a program has: what is traced can index them."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, problem)
 
 
 def hashes(found: Mapping[str, Method]) -> dict[str, str]:
@@ -335,15 +340,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _many(problem: Problem, batch: int) -> bool:
-    """Return whether `draw` returns `batch` examples that are not all the same, and another number
-    of them on request, so that they are drawn and not a fixed set."""
-
-    def shapes(number: int) -> list[tuple[int, ...]]:
-        made = eqx.filter_eval_shape(lambda: problem.draw(jax.random.key(0), number))
-        return [leaf.shape for leaf in jax.tree.leaves(made) if _is_array(leaf)]
-
-    if shapes(batch) == shapes(batch + 1):
-        return False
+    """Return whether `draw` returns examples that are not all the same."""
     leaves = map(np.asarray, jax.tree.leaves(problem.draw(jax.random.key(0), batch)))
     return any(leaf.ndim and (leaf != leaf[:1]).any() for leaf in leaves)
 

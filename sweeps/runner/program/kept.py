@@ -15,6 +15,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import os
 import pickle
 import pkgutil
@@ -30,6 +31,7 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
 from dynsim.compiling import EFFORTS, FULL, Cost
+from sweeps import cache
 from sweeps.language import derived
 from sweeps.language.describe import name_of
 from sweeps.output import programs
@@ -144,11 +146,13 @@ def find(key: str, turns: int) -> KeptProgram | None:
     """Return the kept program of a key, compiled for so many `turns` (see `Known.effort`); None if
     there is none."""
     for effort in EFFORTS if key else ():
-        # An incomplete or foreign file counts as missing.
-        with contextlib.suppress(Exception), _file(key, effort).open("rb") as file:
+        # A damaged or foreign file counts as missing.
+        with contextlib.suppress(Exception):
+            path = _file(key, effort)
+            file = io.BytesIO(cache.read(path))
             known, uses_lapack = pickle.load(file)
             if Known(*known).effort(turns) == effort:
-                os.utime(file.name)
+                os.utime(path)
                 if uses_lapack:
                     _initialise_lapack()
                 return KeptProgram(Known(*known), file.read())
@@ -209,10 +213,8 @@ def save(
     with contextlib.suppress(Exception):
         path = _file(key, known.effort(turns))
         made = [each and serialize_executable.serialize(each) for each in compiled]
-        written = path.with_suffix(f".{os.getpid()}")
         about = tuple(known), bool(used & traces.LAPACK)
-        written.write_bytes(pickle.dumps(about) + pickle.dumps(made))
-        written.rename(path)
+        cache.write(path, pickle.dumps(about) + pickle.dumps(made))
         old = sorted(path.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
         for path in old:
             path.unlink(missing_ok=True)

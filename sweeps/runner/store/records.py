@@ -49,6 +49,8 @@ CALLS = "calls"
 is not in its text."""
 KEPT = 2**16
 """Maximum number of records in the cache."""
+MOST_NAMED = 10
+"""Maximum number of chunks that an error lists individually."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,13 +122,22 @@ _ENVIRONMENT = pydantic.TypeAdapter(dict[str, str])
 
 
 class Chunks:
-    """The chunks of the store with the id `store`; each has one file per array."""
+    """The chunks of the store with the id `store`; each has one file per array. `programs` are
+    those that may have computed them, and `axes` the values of the axes, with the number of their
+    dimension."""
 
     def __init__(
-        self, place: Place, store: Identity, layout: Layout, arrays: Mapping[str, Array]
+        self,
+        place: Place,
+        store: Identity,
+        layout: Layout,
+        arrays: Mapping[str, Array],
+        programs: "Programs",
+        axes: Mapping[str, tuple[int, np.ndarray]],
     ) -> None:
         self.place, self.store, self.layout, self.arrays = place, store, layout, arrays
-        self.record = functools.lru_cache(KEPT)(self._record)
+        self.programs, self.axes = programs, axes
+        self.any = functools.lru_cache(KEPT)(self._record)
 
     def times(self) -> dict[int, float]:
         """Return the commit time of each existing chunk, by number."""
@@ -181,15 +192,50 @@ class Chunks:
         for name in self.arrays:
             self.read(name, number, itself=True)
 
+    def record(self, number: int) -> Record:
+        """Return the record of a chunk; raises `StoreError` if it is damaged, or if the chunk was
+        computed by another program than is registered for its runs."""
+        record = self.any(number)
+        self._check([number])
+        return record
+
     def all(self) -> dict[int, Record]:
-        """Return the records of all chunks; raises `StoreError` if one is damaged."""
+        """Return the records of all chunks; raises like `record`."""
         numbers = np.flatnonzero(self.done()).tolist()
-        return dict(zip(numbers, self.place.several(self.record, numbers), strict=True))
+        found = dict(zip(numbers, self.place.several(self.any, numbers), strict=True))
+        self._check(numbers)
+        return found
+
+    def take_back(self) -> None:
+        """Remove all chunks of programs that were replaced by others."""
+        programs = self.programs.all()
+        gone = {each.instead_of for each in programs} - {each.program for each in programs} - {""}
+        for number in np.flatnonzero(self.done()).tolist() if gone else ():
+            if self.any(number).program in gone:
+                self.remove(number)
 
     def remove(self, number: int) -> None:
         """Remove the record of a chunk, so that the chunk does not count."""
         self.place.remove(self.file(number))
-        self.record.cache_clear()
+        self.any.cache_clear()
+
+    def _check(self, numbers: Iterable[int]) -> None:
+        """Raise `StoreError` for chunks that other programs computed than those that are registered
+        for their runs, as if they were copied from a copy of the store."""
+        others = []
+        for number in numbers:
+            region, program = self.layout.region(number), self.any(number).program
+            chosen = {n: values[region[dim].start] for n, (dim, values) in self.axes.items()}
+            if not self.programs.accept(program, chosen):
+                others.append(number)
+        if others:
+            files = ", ".join(map(self.file, others[:MOST_NAMED]))
+            more = f" and {len(others) - MOST_NAMED} more" * (len(others) > MOST_NAMED)
+            raise StoreError(
+                f"{self.place.name}: chunks {', '.join(map(str, others[:MOST_NAMED]))}{more} were "
+                "computed by different code from the program that the store has for their runs. "
+                f"Delete {files}{more}, and run the sweep again to recompute them."
+            )
 
     def environments(self) -> list[str]:
         """Return the digests of all environments that computed chunks."""
@@ -230,6 +276,26 @@ class Programs:
 
     def __init__(self, place: Place, store: Identity) -> None:
         self.place, self.store = place, store
+        self._known: dict[tuple[str, ...], dict[tuple[Any, ...], set[str]]] = {}
+
+    def accept(self, program: str, values: Mapping[str, Any]) -> bool:
+        """Return whether a program is registered for runs at these `values` of all axes, or none is
+        because its file was lost."""
+
+        def registered() -> set[str]:
+            found = set[str]()
+            for names, known in self._known.items():
+                found |= known.get(_at(names, values), set())
+            return found
+
+        if program not in registered():
+            # Another process may have registered it meanwhile.
+            self._known = {}
+            for each in self.all():
+                names = tuple(each.chosen)
+                known = self._known.setdefault(names, {})
+                known.setdefault(_at(names, each.chosen), set()).add(each.program)
+        return program in (found := registered()) or not found
 
     def get(self, chosen: Mapping[str, Any], program: str = "") -> Registered | None:
         """Return the program of a combination of static values, or the decision about another
@@ -238,11 +304,12 @@ class Programs:
 
     def put(self, known: Registered) -> bool:
         """Register a program or a decision; returns False if one exists already."""
+        self._known = {}
         return self.place.put(known.key, sealed(dataclasses.asdict(known)))
 
     def keep(self, stored: Iterable[Mapping[str, Any]]) -> None:
         """Remove the programs of all combinations except those with stored chunks."""
-        kept = set(map(_key, stored))
+        kept, self._known = set(map(_key, stored)), {}
         for each in self.all():
             if _key(each.chosen) not in kept:
                 self.place.remove(each.key)
@@ -273,6 +340,10 @@ def _opened(kind: pydantic.TypeAdapter, place: Place, key: str, value: bytes, *t
 def plain(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return static values as JSON values."""
     return {name: spelt([value])[0] for name, value in chosen.items()}
+
+
+def _at(names: Iterable[str], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(spelt([values[name]])[0] if name in values else None for name in names)
 
 
 def _key(chosen: Mapping[str, Any], program: str = "") -> str:

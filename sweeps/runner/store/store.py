@@ -78,7 +78,13 @@ class Store:
                 cut = (*status.chunk, *array.shape[outer:])
                 if array.shape[:outer] != status.shape or array.chunk != cut:
                     raise ValueError(f"{name} has other runs than status")
-            self.chunks = records.Chunks(where, self.id, self.layout, arrays)
+            of_axes = {
+                name: (status.dims.index(found.arrays[name].dims[0]), values.tolist())
+                for name, values in found.coordinates.items()
+                if name in self.attributes["config"]["axes"]
+            }
+            own = where, self.id, self.layout, arrays, self.programs, of_axes
+            self.chunks = records.Chunks(*own)
         except (LookupError, ValueError) as error:
             raise StoreError(f"{self.name}: is not a sweep of dynsim ({error})") from error
 
@@ -177,8 +183,12 @@ class Store:
     ) -> None:
         """Prepare process k of n, which holds the lock, to resume in an environment: verify the
         latest chunks, and remove the records of chunks with missing files. Raises `StoreError` for
-        a damaged chunk, or if `strict` forbids resuming."""
-        times, (k, n) = self.chunks.times(), process
+        a damaged chunk, for one of another program, or if `strict` forbids resuming."""
+        k, n = process
+        if n == 1:
+            # A worker with other code may have stored a chunk after it was detected.
+            self.chunks.take_back()
+        times = self.chunks.times()
         keys = {i: [*self.chunks.keys(i).values(), self.chunks.file(i)] for i in times}
         there = self.place.files()
         gone = {
@@ -194,7 +204,7 @@ class Store:
             # Those of other processes are theirs to remove.
             if number % n == k:
                 self.chunks.remove(number)
-        self.chunks.record.cache_clear()
+        self.chunks.any.cache_clear()
         newest = sorted(times, key=lambda number: -times[number])[:NEWEST]
         self.place.several(self.chunks.verify, newest)
         left = any(number not in times for number in range(k, self.layout.num_chunks, n))

@@ -272,17 +272,33 @@ def test_lapack_is_initialised_for_the_programs_that_call_it(tmp_path):
     assert then.splitlines() == ["4.0 8.0 False", "0.5 0.25 True"]
 
 
-@pytest.mark.parametrize("share", [0.01, 0.9])
 @pytest.mark.more
-def test_a_damaged_file_is_traced_again(share, traced, tmp_path):
-    """Whether what is known of the program can be read or not."""
+def test_a_damaged_file_is_traced_again_and_replaced(traced, tmp_path):
+    """Lost bytes, and flipped bits, after which a program may compute something else or crash."""
     first = again()
     number = len(traced)
-    for path in tmp_path.iterdir():
-        whole = path.read_bytes()
-        path.write_bytes(whole[: int(share * len(whole))])
+    whole = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    flip = lambda at: lambda value: value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+    damages = (lambda value: value[:9], lambda value: value[:-9], flip(9), flip(-9))
+    for times, damage in enumerate(damages, 2):
+        for path, value in whole.items():
+            path.write_bytes(damage(value))
+        xr.testing.assert_identical(again(), first)
+        assert len(traced) == times * number
     xr.testing.assert_identical(again(), first)
-    assert len(traced) == 2 * number
+    assert len(traced) == 5 * number
+
+
+def test_what_jax_keeps_is_removed_when_it_has_changed(home):
+    """Where zstd is installed, JAX would run it."""
+    folder = programs.keep()
+    (folder / "jit_f-1-cache").write_bytes(b"program")
+    (folder / "jit_f-1-atime").write_bytes(b"8 bytes.")
+    for content, there in ((b"program", True), (b"program", True), (b"progral", False)):
+        (folder / "jit_f-1-cache").write_bytes(content)
+        jax.config.update("jax_compilation_cache_dir", None)
+        assert programs.keep() == folder
+        assert (folder / "jit_f-1-cache").exists() is there
 
 
 def test_those_used_longest_ago_go_first(traced, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """What annotations and docstrings of classes say, with and without importing JAX; the schema."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -22,6 +23,7 @@ import sweeps
 from dynsim.decoding import FINITE, Unit
 from dynsim.decoding import Real as RealNumber
 from dynsim.precision import Number
+from sweeps import cache
 from sweeps.commands.schema import json_schema
 from sweeps.commands.table import COMMANDS, described
 from sweeps.language.derived import MOST, derived, sources
@@ -209,8 +211,11 @@ def test_what_is_derived_is_kept_and_damage_costs_time_alone(tmp_path, monkeypat
     assert [derived("some", call) for _ in range(2)] == [first, first]
     assert derived("other", call)["calls"] == 2
     (file,) = home.glob("some-*")
-    file.write_text(file.read_text()[:-1])
-    assert [derived("some", call)["calls"] for _ in range(2)] == [3, 3]
+    whole = file.read_bytes()
+    # A lost byte, and a flipped bit that leaves JSON of another value: 0 for 1.
+    for number, damaged in ((3, whole[:-1]), (4, whole.replace(b'"calls": 1', b'"calls": 0'))):
+        file.write_bytes(damaged)
+        assert [derived("some", call)["calls"] for _ in range(2)] == [number, number]
     # Every source file counts.
     (tmp_path / "inner").mkdir()
     for change in (lambda: (tmp_path / "inner/a.py").write_text("x"), (tmp_path / "b.py").touch):
@@ -222,14 +227,14 @@ def test_what_is_derived_is_kept_and_damage_costs_time_alone(tmp_path, monkeypat
         (home / f"some-{i}.json").touch()
         os.utime(home / f"some-{i}.json", (i, i))
     file.unlink()
-    assert derived("some", call)["calls"] == 4
+    assert derived("some", call)["calls"] == 5
     left = {file.name, *(f"some-{i}.json" for i in range(9)[-MOST + 1 :])}
     assert {path.name for path in home.glob("some-*")} == left
     for each in home.iterdir():
         each.unlink()
     home.rmdir()
     home.write_text("no folder")
-    assert [derived("some", call)["calls"] for _ in range(2)] == [5, 6]
+    assert [derived("some", call)["calls"] for _ in range(2)] == [6, 7]
 
 
 SCHEMA = json_schema(LANGUAGE)
@@ -304,3 +309,39 @@ def test_the_schema_has_the_runs_that_there_are():
     again = json.loads(json.dumps(SCHEMA, allow_nan=False))["$defs"][f"{CATALOG}Linear"]
     assert again["properties"]["steps"]["description"] == "when the fall ends"
     assert (again["description"], again["required"]) == ("A linear fall.", ["kind"])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="users and modes are those of POSIX")
+@pytest.mark.parametrize(
+    ("name", "mode", "trusted"),
+    [
+        ("dynsim", 0o700, True),
+        ("dynsim", 0o757, False),
+        (".", 0o757, False),
+        # What lies in a folder with the sticky bit, such as /tmp, cannot be renamed by others.
+        (".", 0o1777, True),
+        ("dynsim/some", 0o606, False),
+        ("dynsim", None, False),
+    ],
+)
+def test_a_cache_that_others_may_write_is_not_read(
+    name, mode, trusted, tmp_path, monkeypatch, capfd
+):
+    """Its contents are run: they are pickles and machine code. None is the mode of another user."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    folder = cache.folder()
+    cache.write(folder / "some", b"x")
+    if mode is not None:
+        (home / name).chmod(mode)
+    elif (user := os.geteuid()) == 0:
+        os.chown(home / name, 1, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    read = None
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            read = cache.folder() and cache.read(folder / "some")
+    assert (read == b"x") is trusted
+    assert len(capfd.readouterr().err.splitlines()) == (cache.folder() is None)

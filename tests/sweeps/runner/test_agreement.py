@@ -23,7 +23,10 @@ import dynsim
 import sweeps
 from dynsim import Status
 from sweeps import Experiment, StoreError, Sweep, cli
-from sweeps.runner import agreement
+from sweeps.language.describe import called
+from sweeps.runner import agreement, driver
+from sweeps.runner.program.identity import Identity
+from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
 
@@ -82,6 +85,9 @@ def elsewhere(out: Path, platform: str = "cpu", **environment: str) -> None:
     store.enter(there, strict=False)
     store.programs.keep([])
     about = {"program": "0" * 64, "platform": platform, "environment": store.noted()}
+    for number, record in store.chunks.all().items():
+        sealed = dataclasses.replace(record, program="0" * 64).sealed()
+        (out / store.chunks.file(number)).write_bytes(sealed)
     store.programs.put(dataclasses.replace(known, **about))
 
 
@@ -105,6 +111,14 @@ def test_a_global_that_changes_between_two_halves(
     monkeypatch.setattr(HERE, "FACTOR", 3.0)
     with pytest.raises(StoreError, match="computed by different code"):
         sweeps.run(swept(), stored, accept_code=name)
+
+
+def test_numbers_decide_between_the_command_line_and_python(stored: Path) -> None:
+    """Theories have another program there, as Equinox reports bad arguments in another way."""
+    elsewhere(stored, EQX_ON_ERROR="nan")
+    lines: list[str] = []
+    sweeps.run(swept(), stored, report=lines.append)
+    assert [line for line in lines if "stored runs, recomputed, agree" in line]
 
 
 def test_the_same_numbers_by_other_code_decide_nothing(
@@ -253,6 +267,32 @@ def test_processes_of_one_sweep_have_one_code_unless_none_has_stored_anything(
     np.testing.assert_array_equal(found.batch_loss, sweeps.run(swept()).batch_loss)
 
 
+def test_a_chunk_of_other_code_is_never_a_result(
+    stored: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As where files of an older copy of the store are copied back, which have its id."""
+    other = Path(shutil.copytree(stored, tmp_path / "other"))
+    without(other, 0, 1)
+    monkeypatch.setattr(HERE, "FACTOR", 2.0)
+    sweeps.run(swept(), other)
+    newer = sweeps.open(other).load()
+    chunks = Store.open(stored).chunks
+    for name in (*chunks.keys(1).values(), chunks.file(1)):
+        shutil.copy(stored / name, other / name)
+    for command in ("check", "info", "plot", "export"):
+        assert cli.main([command, str(other)]) == 2
+        assert "chunks 1 were computed by different code" in capsys.readouterr().err
+    for read in (lambda: sweeps.open(other).load(), lambda: sweeps.run(swept(), other)):
+        with pytest.raises(StoreError, match=r"chunks 1 were .*/1\.json"):
+            read()
+    # What the message says is enough.
+    without(other, 1)
+    assert sweeps.run(swept(), other).load().identical(newer)
+
+
 @pytest.mark.more
 def test_files_of_programs_are_checked_and_found_again(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -316,9 +356,9 @@ class Frozen(Net):
             return jnp.asarray(made, jnp.float32)
         if self.how == "own data":
             return jax.random.normal(jax.random.key(7), (batch, 2))
-        if self.how in ("fixed data", "nothing", "all"):
+        if self.how == "fixed data":
             return jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), jnp.float32)
-        if self.how == "grid":
+        if self.how in ("grid", "nothing", "all"):
             return jnp.ones((batch, 2))
         return super().draw(key, batch)
 
@@ -337,6 +377,8 @@ class Unrepeated(Net):
 
 def frozen(how: str) -> Sweep:
     net = Unrepeated() if how == "other arrays" else Frozen(how=how)
+    if how == "full batch":
+        net = dynsim.full_batch(net, jax.random.key(1), 8)
     return Sweep(Experiment(net, dynsim.sgd(0.1), 2, 4), {"seed": [0, 1]})
 
 
@@ -350,7 +392,8 @@ def frozen(how: str) -> Sweep:
         ("own weights", "Frozen.init"),
         ("all", "Frozen.init"),
         ("nothing", "axes.seed: neither Frozen.init nor Frozen.draw"),
-        ("other arrays", "array start"),
+        ("other arrays", "Unrepeated.build: start has"),
+        ("fixed data", "Frozen.draw: .*dynsim.full_batch"),
     ],
 )
 def test_what_is_drawn_without_a_key_is_an_error(how: str, named: str, tmp_path: Path) -> None:
@@ -359,7 +402,7 @@ def test_what_is_drawn_without_a_key_is_an_error(how: str, named: str, tmp_path:
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("how", ["", "fixed data", "grid"])
+@pytest.mark.parametrize("how", ["", "full batch", "grid"])
 @pytest.mark.more
 def test_fixed_sets_and_keys_are_none(how: str) -> None:
     found = sweeps.run(frozen(how)).batch_loss.values
@@ -462,4 +505,11 @@ def test_a_class_of_a_script_has_one_name_in_its_workers(monkeypatch: pytest.Mon
     for module in ("__main__", "__mp_main__", "script"):
         monkeypatch.setattr(type(swept().first.problem), "__module__", module)
         names.add(registry.system_of(swept().first).name)
-    assert len(names) == 1
+    # A worker that the script has not started cannot import it: it is sent the class.
+    pytest.importorskip("cloudpickle")
+    monkeypatch.setattr(type(swept().first.problem), "__module__", "__main__")
+    job = driver.job(Identity(swept(), "cpu"), place("memory://s"), None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "worker.py")
+    with called(job.main):
+        names.add(registry.system_of(job.made({}).first).name)
+    assert names == {"script:Net"}

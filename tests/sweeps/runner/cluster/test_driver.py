@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ import pytest
 
 import dynsim
 import sweeps
+from dynsim import precision
 from sweeps import ChunksFailed, Experiment, StoreError, Sweep
 from sweeps.runner import driver
 from sweeps.runner.store.store import Store
@@ -296,10 +298,39 @@ def test_forked_workers_are_refused_before_they_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As seen from a child: the driver's number is not its own."""
-    monkeypatch.setattr(driver, "DRIVER", os.getpid() + 1)
+    monkeypatch.setattr(precision, "_PROCESS", {os.getpid() + 1})
     found = driver.compute(driver.Job(str(tmp_path), "", None), 0)
     assert isinstance(found, driver.Failed)
     assert "get_context('spawn')" in found.reason
+    # One of a user, who may call anything.
+    key = jax.random.key(0)
+    train = lambda: dynsim.train(Curve(), dynsim.sgd(0.1), key, steps=1)
+    for call in (lambda: sweeps.run(SWEEP), train):
+        with pytest.raises(RuntimeError, match=r"get_context\('spawn'\)"):
+            call()
+
+
+class Nanny:
+    """As Dask's, for a worker that could not be started again."""
+
+    status = SimpleNamespace(name="closed")
+
+
+class Losing(Faulty):
+    """Dask without a worker, whose scheduler waits."""
+
+    _client = SimpleNamespace(cluster=SimpleNamespace(workers={0: Nanny(), 1: Nanny()}))
+
+    def submit(self, function: Callable, /, *given: Any, **named: Any) -> Future:
+        return Future() if function is driver.compute else super().submit(function, *given, **named)
+
+
+def test_a_sweep_without_any_worker_ends(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="all of its workers have ended"):
+            run(tmp_path / "s", Losing())
+    assert run(tmp_path / "s", Faulty()).status.shape == (8, 2)
 
 
 def test_a_worker_of_another_store_fails_and_waits(

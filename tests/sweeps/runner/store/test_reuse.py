@@ -20,6 +20,7 @@ from dynsim import schedules
 from sweeps import Experiment, Sweep, experiment
 from sweeps.runner import driver
 from sweeps.runner.config import config_of
+from sweeps.runner.program.identity import Identity
 from sweeps.runner.store import CHECKPOINT
 from sweeps.runner.store.place import place
 from sweeps.runner.store.reuse import Reused, boxes
@@ -321,7 +322,7 @@ def test_workers_make_the_same_sweep(tmp_path: Path) -> None:
     ):
         made.append(Sweep(experiment(system), axes, theory, times=times, root=5))
     for sweep in made:
-        job = driver.job(sweep, place(tmp_path / "x"), None)
+        job = driver.job(Identity(sweep, "cpu"), place(tmp_path / "x"), None)
         config = config_of(sweep)
         again = job.made(json.loads(json.dumps(config)))
         assert config_of(again) == config
