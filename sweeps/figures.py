@@ -4,9 +4,10 @@
 `papers`, and those of your own package.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, dataclass_transform
 
 import xarray as xr
 
@@ -42,19 +43,19 @@ class Picture(NamedTuple):
     report: Any = None
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+@dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure. Subclass it as a frozen dataclass whose fields are the options of the command.
+    """A figure. Each subclass is a frozen dataclass, whose fields are the options of the command.
 
     Attributes:
-        NAME: name of the files, such as "fig6".
-        out: folder of the files, and of the stored sweeps, from which the command resumes.
+        NAME: name of the files, such as "fig6", and of their folder in out/.
+        out: folder for the figure, its data and the stored sweeps, from which the command resumes.
 
     Example:
-        >>> @dataclasses.dataclass(frozen=True)
-        ... class Fall(sweeps.Figure):
+        >>> class Fall(sweeps.Figure):
         ...     NAME = "fall"
         ...     seeds: int = 4
-        ...     out: Path = Path("out/fall")
         ...
         ...     def sweeps(self):
         ...         run = sweeps.experiment("saxe", steps=100)
@@ -71,7 +72,15 @@ class Figure:
     """
 
     NAME: ClassVar[str]
-    out: Path
+    out: Path = dataclasses.field(default=Path("out"), kw_only=True)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "out" not in cls.__annotations__:
+            # The inherited field, with a default of its own.
+            cls.__annotations__["out"] = Path
+            cls.out = dataclasses.field(default=Path("out", cls.NAME), kw_only=True)
+        dataclasses.dataclass(frozen=True)(cls)
 
     def sweeps(self) -> Mapping[str, Sweep]:
         """The sweeps behind the figure, by the name of their folder in `out`; none by default."""

@@ -5,8 +5,6 @@ that it is catapulted up to 4 / lambda, where the loss grows until the curvature
 and that it diverges beyond.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -19,19 +17,16 @@ SHOWN = (1.5, 2.5, 3.0, 3.5)
 """Rates of the first two panels."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Catapult(sweeps.Figure):
     """Loss and curvature of a two-layer linear network, over steps and learning rates.
 
     Attributes:
         points: number of learning rates between 0 and 4.5 / lambda.
-        out: folder for the figure, its data and the stored sweeps, to resume from.
     """
 
     NAME = "catapult"
 
     points: Annotated[int, at.Ge(2)] = 90
-    out: Path = Path("out/catapult")
 
     def sweeps(self):
         run = sweeps.experiment("catapult", dtype="float64", steps=400)

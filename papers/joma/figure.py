@@ -6,9 +6,7 @@ denser (Fig. 4). Next to the toy we draw the entropy of trained attention, on tw
 sequence identifies, and on twenty, which short sequences do not [ours].
 """
 
-import dataclasses
 import math
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -32,14 +30,12 @@ GROWTH = sweeps.Experiment(
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class FigureJoMA(sweeps.Figure):
     """Theorem 1 along training, growth up to the blow-up, and the entropy of attention.
 
     Attributes:
         dense_steps: optimiser steps of the runs on twenty classes.
         dense_seeds: number of these runs at each length.
-        out: folder for the figure, its data and the stored sweeps, from which the command resumes.
     """
 
     NAME = "joma"
@@ -47,7 +43,6 @@ class FigureJoMA(sweeps.Figure):
 
     dense_steps: Annotated[int, at.Ge(1)] = 20_000
     dense_seeds: Annotated[int, at.Ge(1)] = 2
-    out: Path = Path("out/joma")
 
     def sweeps(self):
         found, one = {}, {"seed": [0]}
@@ -73,11 +68,10 @@ class FigureJoMA(sweeps.Figure):
         runs = {name: sweeps.valid(each) for name, each in data.items()}
         along = {kind: joma.invariance(kind, self.STEPS) for kind in panels.SEQUENCES}
         toy = joma.toy()
-        lines = [*report(along, toy, runs)]
         arrays = {f"{kind}/correlation": values for kind, values in along.items()}
         arrays |= {"toy": toy, **data}
         figure = panels.draw(along, toy, runs, GROWTH)
-        return sweeps.Picture(figure, arrays, "\n".join(lines), report={"lines": lines})
+        return sweeps.Picture(figure, arrays, "\n".join(report(along, toy, runs)))
 
 
 def report(along, toy, runs):

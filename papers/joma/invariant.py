@@ -5,8 +5,6 @@ the loss has fallen to half, over temperature, number of classes, overlap and ac
 several queries, where only the sum over queries obeys the theorem.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -29,21 +27,18 @@ AXES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class JoMAInvariant(sweeps.Figure):
     """Error of JoMA's Theorem 1 at half the loss, and for several queries at the end.
 
     Attributes:
         seeds: number of runs at each point.
         steps: optimiser steps per run, on the population loss.
-        out: folder for the figure, its data and the stored sweeps, from which the command resumes.
     """
 
     NAME = "joma_invariant"
 
     seeds: Annotated[int, at.Ge(1)] = 4
     steps: Annotated[int, at.Ge(1)] = 6000
-    out: Path = Path("out/joma_invariant")
 
     def sweeps(self):
         common, seeds = {"eta": 0.2, "scale": 0.03, "steps": self.steps}, {"range": self.seeds}
@@ -80,8 +75,7 @@ class JoMAInvariant(sweeps.Figure):
         label = "error of Theorem 1 / displacement of $z$"
         options = {"label": label, "format": PercentFormatter(1.0, symbol=" %"), "shrink": 0.6}
         figure.colorbar(mesh, ax=axes, extend="both", **options)
-        lines = [*report(errors)]
-        return sweeps.Picture(figure, errors, "\n".join(lines), report={"lines": lines})
+        return sweeps.Picture(figure, errors, "\n".join(report(errors)))
 
 
 def halved(runs):

@@ -6,8 +6,6 @@ plateaus of eq. 19, between which one component grows according to eq. 21. Heads
 components at a time.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -34,19 +32,16 @@ MODELS = {
 """Settings, theories and axis of each kind of model."""
 
 
-@dataclasses.dataclass(frozen=True)
 class LinearICL(sweeps.Figure):
     """Losses of merged attention, its equivalent network and separate heads, with theory.
 
     Attributes:
         seeds: number of runs of separate heads.
-        out: folder for the figure, its data and the stored sweeps, to resume from.
     """
 
     NAME = "linear_icl"
 
     seeds: Annotated[int, at.Ge(1)] = 6
-    out: Path = Path("out/linear_icl")
 
     def sweeps(self):
         planned = {}

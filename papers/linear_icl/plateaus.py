@@ -4,8 +4,6 @@ The upper row shows the number of plateaus, and the time of the first escape ove
 over the starting scale and the ratio of neighbouring eigenvalues. The lower row varies the heads.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -21,21 +19,18 @@ COMPONENTS, SMALLEST, STEPS, RATE = 3, 0.02, 20_000, 0.25
 HEADS = (1, 2, 3, 4, 6, 8)
 
 
-@dataclasses.dataclass(frozen=True)
 class Plateaus(sweeps.Figure):
     """Count plateaus over starting scale and ratio of eigenvalues, in training and by theory.
 
     Attributes:
         resolution: number of starting scales, and of ratios of neighbouring eigenvalues.
         seeds: number of runs at each point.
-        out: folder for the figure, its data and the stored sweeps, to resume from.
     """
 
     NAME = "linear_icl_plateaus"
 
     resolution: Annotated[int, at.Ge(2)] = 24
     seeds: Annotated[int, at.Ge(1)] = 8
-    out: Path = Path("out/linear_icl_plateaus")
 
     def sweeps(self):
         settings = {"D": COMPONENTS, "spectrum": "geometric", "eta": RATE, "steps": STEPS}

@@ -8,10 +8,8 @@ are infinite. U is frozen, orthonormal for d >= M and Gaussian otherwise; it is 
 Y = 0 at the start.
 """
 
-import dataclasses
 import functools
 import math
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -33,7 +31,6 @@ MEASURES = {"attention": "attention $c_n$", "loss": "loss"}
 Rate = Annotated[float, at.Gt(0)]
 
 
-@dataclasses.dataclass(frozen=True)
 class FactorFlow(sweeps.Figure):
     """Errors of the plain flow and of the factor flow against descent on the factors.
 
@@ -41,7 +38,6 @@ class FactorFlow(sweeps.Figure):
         eta_y: learning rate of W_V.
         eta_z: learning rate of Z in the plain flow.
         steps: optimiser steps.
-        out: folder for the figure and qkv.npz.
     """
 
     NAME = "qkv"
@@ -49,7 +45,6 @@ class FactorFlow(sweeps.Figure):
     eta_y: Rate = 0.2
     eta_z: Rate = 0.2
     steps: Annotated[int, at.Ge(1)] = 200
-    out: Path = Path("out/figures")
 
     def draw(self, data):
         errors = xr.concat([self.errors(d) for d in WIDTHS], xr.Variable("width", [*WIDTHS]))

@@ -36,8 +36,8 @@ def by_queries(data: xr.Dataset, task: dynsim.Task | None) -> xr.Dataset:
 
 def published() -> xr.Dataset:
     """Published mean and standard deviation of Fig. 6 over 10 seeds; NaN for unknown cells."""
-    path = Path(__file__).with_name("published_fig6.csv")
-    return pd.read_csv(path, index_col=[0, 1, 2]).to_xarray()
+    file = Path(__file__).with_name("published_fig6.csv")
+    return pd.read_csv(file, index_col=[0, 1, 2]).to_xarray()
 
 
 def queries(number: int) -> str:

@@ -5,7 +5,6 @@ draw the flow of the optimiser, with T and batch infinite.
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
@@ -21,13 +20,11 @@ SMALLEST = 1e-4
 MOST_CLASSES = 6
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure4(sweeps.Figure):
     """Attention c_n of each class by SGD with momentum and on its flow, eta_Y = 1 and 10.
 
     Attributes:
         task: sequence classes; Syn-Small if omitted. Only the first 6 classes are drawn.
-        out: folder for the figure, its data and the stored sweeps.
     """
 
     NAME = "fig4"
@@ -35,7 +32,6 @@ class Figure4(sweeps.Figure):
     RATES: ClassVar[str] = r"$\eta_Y = {0:g}$, $\eta_Z = 1$"
 
     task: dynsim.Task | None = None
-    out: Path = Path("out/fig4")
 
     def sweeps(self):
         sweep = sweeps.load(self.NAME)
@@ -86,15 +82,12 @@ class Figure4(sweeps.Figure):
         return sweeps.Picture(figure, arrays, text)
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure5(Figure4):
     """Attention c_n of each class by Adam and on Adam's flow, rates 0.1, 0.5 and 1."""
 
     NAME = "fig5"
     FLOW = "matched-adam"
     RATES = r"$\eta_Y = {0:g}$, $\eta_Z = {0:g}$"
-
-    out: Path = Path("out/fig5")
 
 
 def limits(maps):

@@ -5,8 +5,6 @@ what the theorem describes, the numbers of classes and tokens and the rate, and 
 overlap, momentum, batch and length.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated, Literal
 
 import annotated_types as at
@@ -27,7 +25,6 @@ MARKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Collapse(sweeps.Figure):
     """Time of the peak of f_n . g_n against its closed form, over K, M, eta_Y and more.
 
@@ -36,8 +33,6 @@ class Collapse(sweeps.Figure):
             none if a task is given.
         seeds: number of runs at each point.
         task: sequence classes to vary over batch and length instead.
-        out: folder for the figure, collapse.csv and the stored sweeps, from which the command
-            resumes.
     """
 
     NAME = "collapse"
@@ -45,7 +40,6 @@ class Collapse(sweeps.Figure):
     families: tuple[Literal["size", "overlap", "momentum", "sampling"], ...] = ()
     seeds: Annotated[int, at.Ge(1)] = 3
     task: dynsim.Task | None = None
-    out: Path = Path("out/collapse")
 
     def chosen(self):
         own = {} if self.task is None else {"task": families.of_task(self.task)}

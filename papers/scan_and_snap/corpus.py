@@ -23,7 +23,6 @@ TOP = 12
 """Number of words of each class to judge, its most frequent ones."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Corpus(sweeps.Figure):
     """Predicted against trained fate of the top words of sequence classes estimated from text.
 
@@ -34,7 +33,6 @@ class Corpus(sweeps.Figure):
         classes_per_query: number of next words of each query word.
         stop_words: how many of the most frequent words to leave out of the contexts.
         steps: optimiser steps.
-        out: folder for the figure, corpus.npz and corpus.json.
     """
 
     NAME = "corpus"
@@ -45,7 +43,6 @@ class Corpus(sweeps.Figure):
     classes_per_query: Annotated[int, at.Ge(1)] = 3
     stop_words: Annotated[int, at.Ge(0)] = 0
     steps: Annotated[int, at.Ge(2)] = 1000
-    out: Path = Path("out/figures")
 
     def draw(self, data):
         text = dynsim.classes.synthetic_corpus(0)

@@ -5,8 +5,6 @@ larger rate also gets further in the same number of steps. So we add the trend a
 rate and steps, which shows whether larger rates only get further along the same path.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -21,7 +19,6 @@ RECORD = ("loss", "entropy", "top", "change")
 ENTROPY = "entropy of attention (nat)"
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure10(sweeps.Figure):
     """Entropy of a one-layer transformer's attention on held-out text against the learning rate.
 
@@ -29,18 +26,14 @@ class Figure10(sweeps.Figure):
         run: the run at all rates.
         eta: learning rates.
         seeds: number of runs at each rate.
-        out: folder for the figure, fig10.json and the stored sweep.
     """
 
     NAME = "fig10"
     RUN = text.RUN
 
-    run: sweeps.Experiment = dataclasses.field(
-        default_factory=lambda: sweeps.experiment(**text.RUN)
-    )
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
     eta: tuple[Annotated[float, at.Gt(0)], ...] = (1.0, 2.0, 3.0, 4.0, 5.0)
     seeds: Annotated[int, at.Ge(1)] = 5
-    out: Path = Path("out/fig10")
 
     def sweeps(self):
         if len({*self.eta}) < 2:
@@ -94,8 +87,7 @@ class Figure10(sweeps.Figure):
         labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "slope in the rate\n(nat per unit)"}
         drawing.finished(below, {}, **labels)
         failed = f"{diverged} of {final.size} runs diverged"
-        title = f"{text.describe(self.run)}\nlayers: {model.layers}; {failed}"
-        figure.suptitle(title)
+        figure.suptitle(f"{text.describe(self.run)}\nlayers: {model.layers}; {failed}")
 
         arrays = {name: data[name] for name in (*RECORD, "eta", "time")}
         arrays |= {"product": products, "slope": slopes}

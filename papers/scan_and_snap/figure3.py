@@ -5,11 +5,6 @@ of Theorem 3, exp(2 f_nl0(0)^2 B) and exp(2 B), with B by Theorem 4 in the paper
 bound is the curve of a token that has all the attention.
 """
 
-import dataclasses
-from pathlib import Path
-from typing import Annotated
-
-import annotated_types as at
 import jax
 import numpy as np
 
@@ -18,32 +13,23 @@ import sweeps
 from sweeps import drawing
 
 K, M, ETA_Z, END = 10, 1000, 0.5, 700
+RATES = (0.5, 1.0, 2.0, 5.0)
+"""Learning rates of Y."""
+C0, F = 1.0, 0.5
+"""The constant of Theorem 4, and f_nl0(0) of the dominant token, for the lower bound."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure3(sweeps.Figure):
-    """Growth factor chi(t) at fixed eta_Z for several eta_Y, transition times marked.
-
-    Attributes:
-        eta_y: learning rates of Y.
-        c0: the constant C0 of Theorem 4.
-        f: normalised attention f_nl0(0) of the dominant token at the start, for the lower bound.
-        out: folder for the figure and its data.
-    """
+    """Growth factor chi(t) at fixed eta_Z for several eta_Y, transition times marked."""
 
     NAME = "fig3"
 
-    eta_y: tuple[Annotated[float, at.Gt(0)], ...] = (0.5, 1.0, 2.0, 5.0)
-    c0: Annotated[float, at.Gt(0)] = 1.0
-    f: Annotated[float, at.Gt(0), at.Le(1)] = 0.5
-    out: Path = Path("out/figures")
-
     def draw(self, data):
-        t, rates = np.linspace(0, END, 701), np.array(self.eta_y)
+        t, rates = np.linspace(0, END, 701), np.array(RATES)
         with jax.enable_x64(True):
-            options = {"c0": self.c0, "convention": "paper"}
+            options = {"c0": C0, "convention": "paper"}
             B = odes.growth.bound(t[None], rates[:, None], ETA_Z, K, M, **options)
-            bounds = odes.growth.growth_factor_bounds(self.f, B)
+            bounds = odes.growth.growth_factor_bounds(F, B)
             stages = odes.decoder.stages(rates, K, M)
         curves = {"lower": np.asarray(bounds.lower), "upper": np.asarray(bounds.upper)}
         times = {"t0_prime": np.asarray(stages.rise_end), "t0": np.asarray(stages.snap)}
@@ -72,7 +58,7 @@ class Figure3(sweeps.Figure):
             xlabel="optimiser steps $t$",
             ylabel=r"growth factor $\chi$",
             title=rf"$K = {K}$, $M = {M}$, $\eta_Z = {ETA_Z:g}$, "
-            rf"$C_0 = {self.c0:g}$, $f_{{nl_0}}(0) = {self.f:g}$",
+            rf"$C_0 = {C0:g}$, $f_{{nl_0}}(0) = {F:g}$",
         )
         text = [
             f"eta_Y = {rate:g}: transition at step {t0:.0f}, chi between {low:.3g} and {high:.3g} "

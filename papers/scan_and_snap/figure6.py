@@ -6,7 +6,6 @@ flow and descent with both infinite. Published means and deviations are over 10 
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -28,7 +27,6 @@ STYLES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure6(sweeps.Figure):
     """Entropy of attention on distinct tokens against eta_Y / eta_Z.
 
@@ -38,7 +36,6 @@ class Figure6(sweeps.Figure):
         training: also train; otherwise only theory at finite T and batch is drawn.
         theory: also solve the theories.
         task: sequence classes; Syn-Medium at `num_queries` if omitted.
-        out: folder for the figure, fig6.csv and the stored sweeps, from which the command resumes.
     """
 
     NAME = "fig6"
@@ -48,7 +45,6 @@ class Figure6(sweeps.Figure):
     training: bool = True
     theory: bool = True
     task: dynsim.Task | None = None
-    out: Path = Path("out/fig6")
 
     def sweeps(self):
         if not (self.training or self.theory):

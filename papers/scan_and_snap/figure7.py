@@ -4,9 +4,7 @@ Maps of the first heads on a held-out prompt and, for each layer, how sparse att
 text is and how much of it still moves. SGD at the paper's rate of 5, on a text of your choice.
 """
 
-import dataclasses
 import textwrap
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -31,7 +29,6 @@ CURVES = {
 """Title and upper end of the panel of each quantity."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure7(sweeps.Figure):
     """Attention on a held-out prompt over training by SGD; how sparse and frozen it gets.
 
@@ -39,18 +36,14 @@ class Figure7(sweeps.Figure):
         run: the run with each number of layers.
         layers: numbers of blocks of the transformers.
         seeds: number of runs behind the curves; the maps are those of the first that ended well.
-        out: folder for the figure, fig7.json and the stored sweeps.
     """
 
     NAME = "fig7"
     RUN = {**text.RUN, "eta": 5.0, "prompt": 100}
 
-    run: sweeps.Experiment = dataclasses.field(
-        default_factory=lambda: sweeps.experiment(**Figure7.RUN)
-    )
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
     layers: tuple[Annotated[int, at.Ge(1)], ...] = (1, 3)
     seeds: Annotated[int, at.Ge(1)] = 3
-    out: Path = Path("out/fig7")
 
     def sweeps(self):
         runs = {n: self.run.at({"layers": n}) for n in self.layers}

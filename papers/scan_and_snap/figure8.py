@@ -4,9 +4,6 @@ h* obeys the recursion of Lemma 5, h the differential equation of Lemma 6, in cl
 Lemma 7 their difference is at most 2 eta_Y / M; we draw its share of that bound below the curves.
 """
 
-import dataclasses
-from pathlib import Path
-
 import jax
 import numpy as np
 
@@ -19,17 +16,10 @@ RATES = {50: (0.1, 0.2, 0.5, 1.0, 2.0), 1000: (0.2, 0.5, 1.0, 2.0, 4.0)}
 VISITS = {50: 80, 1000: 70}
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure8(sweeps.Figure):
-    """Decoder h* by discrete steps and h by the flow, with Lemma 7's bound on the difference.
-
-    Attributes:
-        out: folder for the figure and its data.
-    """
+    """Decoder h* by discrete steps and h by the flow, with Lemma 7's bound on the difference."""
 
     NAME = "fig8"
-
-    out: Path = Path("out/figures")
 
     def draw(self, data):
         arrays, text = {}, []

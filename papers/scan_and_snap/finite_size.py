@@ -5,8 +5,6 @@ falls like 1/T^2. Linear noise predicts the scatter of logits and entropy, not t
 second order in 1/B, with the tails of the counts, predicts that too.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import annotated_types as at
@@ -28,7 +26,6 @@ RULES = {
 """Each rule at a rate eta_Z, with a fixed eta_Y / eta_Z, and the usual rates."""
 
 
-@dataclasses.dataclass(frozen=True)
 class FiniteSize(sweeps.Figure):
     """Measure where the theory of finite T and batch holds.
 
@@ -39,8 +36,6 @@ class FiniteSize(sweeps.Figure):
         draws: number of noise paths for the theory of second order in 1/B.
         rules: update rules whose standard deviation across seeds is measured; all if omitted.
         rates: learning rates eta_Z of these rules; three per rule if omitted.
-        out: folder for the figure, finite-size.json, .npz and the stored sweeps, from which the
-            command resumes.
     """
 
     NAME = "finite-size"
@@ -52,7 +47,6 @@ class FiniteSize(sweeps.Figure):
     draws: Annotated[int, at.Ge(2 * noise.GROUPS)] = 512
     rules: tuple[Literal["sgd", "momentum", "adam"], ...] = ()
     rates: tuple[Annotated[float, at.Ge(0)], ...] = ()
-    out: Path = Path("out/finite-size")
 
     def by_rate(self):
         return {

@@ -4,8 +4,6 @@ The share of distinct tokens whose attention exceeds a threshold, over the learn
 for one and three queries in Fig. 11, for five and ten in Fig. 12.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import annotated_types as at
@@ -16,7 +14,6 @@ from papers import scan_and_snap
 from sweeps import drawing
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure11(sweeps.Figure):
     """Share of distinct tokens whose attention exceeds a threshold, over the sweep of Fig. 6.
 
@@ -24,7 +21,6 @@ class Figure11(sweeps.Figure):
         num_queries: numbers of queries, a row of panels each; those of the paper if omitted.
         seeds: number of runs in each cell.
         task: sequence classes; Syn-Medium at `num_queries` if omitted.
-        out: folder for the figure, its data and the stored sweep, that of figure 6.
     """
 
     NAME = "fig11"
@@ -33,7 +29,6 @@ class Figure11(sweeps.Figure):
     num_queries: tuple[Annotated[int, at.Ge(1)], ...] = ()
     seeds: Annotated[int, at.Ge(1)] = 10
     task: dynsim.Task | None = None
-    out: Path = Path("out/fig6")
 
     def sweeps(self):
         runs = scan_and_snap.figure6_runs(self.num_queries, self.PAPER, self.seeds, self.task)
@@ -60,7 +55,6 @@ class Figure11(sweeps.Figure):
         return sweeps.Picture(figure, {"recall": recall, **axes})
 
 
-@dataclasses.dataclass(frozen=True)
 class Figure12(Figure11):
     """Share of distinct tokens whose attention exceeds a threshold, with more queries."""
 

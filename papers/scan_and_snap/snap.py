@@ -5,8 +5,6 @@ fixed eta_Z, a smaller eta_Y gives a larger final B and sparser attention; so do
 rates. We compare them with training, the exact flow and Eq. 10.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -35,7 +33,6 @@ MARKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Snap(sweeps.Figure):
     """How eta_Y and eta_Z set the time of the transition and the final sparsity: on Syn-Small or a
     task of your own.
@@ -45,7 +42,6 @@ class Snap(sweeps.Figure):
         seeds: number of runs at each of these values.
         steps: optimiser steps per run.
         task: sequence classes; Syn-Small if omitted.
-        out: folder for the figure, snap.csv and the stored sweeps, from which the command resumes.
     """
 
     NAME = "snap"
@@ -54,7 +50,6 @@ class Snap(sweeps.Figure):
     seeds: Annotated[int, at.Ge(1)] = 4
     steps: Annotated[int, at.Ge(10)] = 1000
     task: dynsim.Task | None = None
-    out: Path = Path("out/snap")
 
     def sweeps(self):
         run = sweeps.experiment(task=self.task or dynsim.SynSmall(), steps=self.steps)

@@ -5,10 +5,8 @@ eta_Y / eta_Z of about 2 on. We draw the relative error of the logit of the top 
 Syn-Small over learning rates, and at fixed rates over the overlap and the number of classes.
 """
 
-import dataclasses
 import math
 import textwrap
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -22,7 +20,6 @@ RATIO = 2.0
 LEVELS = {0.05: "-", 0.2: "--"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Validity(sweeps.Figure):
     """Relative error of each theory in the attention logit of the top distinct token.
 
@@ -32,7 +29,6 @@ class Validity(sweeps.Figure):
         length: sequence length T of the runs; with inf, the errors of most theories, which describe
             T = inf, do not include the effect of finite T.
         theories: names of theories; symmetric-noise is descent with batch noise, reduced.
-        out: folder for the figure, validity.npz and the stored sweeps.
     """
 
     NAME = "validity"
@@ -41,7 +37,6 @@ class Validity(sweeps.Figure):
     seeds: Annotated[int, at.Ge(1)] = 4
     length: int | float = math.inf
     theories: tuple[str, ...] = ("plain", "corrected", NOISE, "eq10", "lemma3")
-    out: Path = Path("out/validity")
 
     def sweeps(self):
         rates = {"ratio": [0.1, 100, self.resolution], "eta_z": [0.01, 3, self.resolution]}
@@ -67,11 +62,12 @@ class Validity(sweeps.Figure):
         errors = {}
         for place, theory in data.items():
             plane, name = place.split("/")
+            if name == "simulation":
+                continue
             # The reduction has the mean over the classes, which are alike.
             theory = theory.isel({"class": 0}, drop=True) if name == NOISE else theory
             training = data[f"{plane}/simulation"]
             errors[place] = sweeps.relative_error(theory, training, QUANTITY)
-        errors = {place: each for place, each in errors.items() if "simulation" not in place}
         columns, planes = len(self.theories), self.sweeps()
         figure, axes = drawing.panels(2, columns, max(6.0, 2.6 * columns) / columns, 3.4)
         for (upper, lower), name in zip(axes.T, self.theories, strict=True):

@@ -21,8 +21,6 @@ RULES = {
 LADDER = ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256))
 """(T, d) at which the exponents of T and d are measured."""
 BATCH = 32
-Steps = dict[str, xr.DataArray]
-"""Length of the plateau in the sweeps of the figure."""
 
 
 def closed_form(length: int, d: int, B: int = 1) -> float:
@@ -30,13 +28,13 @@ def closed_form(length: int, d: int, B: int = 1) -> float:
     return float(odes.sparse_attention.escape_time(dynsim.Retrieval(length, d, B)))
 
 
-def lengths(losses: dict[str, xr.DataArray]) -> Steps:
+def lengths(losses: dict[str, xr.DataArray]) -> dict[str, xr.DataArray]:
     """Steps until each loss is `FALLEN` of its start."""
     starts = {name: loss.isel(time=0) for name, loss in losses.items()}
     return {name: sweeps.crossing(losses[name], FALLEN * start) for name, start in starts.items()}
 
 
-def flows(steps: Steps) -> dict[int, xr.DataArray]:
+def flows(steps: dict[str, xr.DataArray]) -> dict[int, xr.DataArray]:
     """Length of the plateau by the flow, over T, by d."""
     return {d: steps["length/plain"].sel(d=d) for d in SIZES} | {256: steps["wide/plain"]}
 
@@ -51,7 +49,7 @@ def law(lengths: dict[int, xr.DataArray]) -> tuple[float, float]:
     return float(slope), float(1 - left)
 
 
-def exponent(steps: Steps, name: str, axis: int) -> float:
+def exponent(steps: dict[str, xr.DataArray], name: str, axis: int) -> float:
     """Exponent of T (axis 0) or d (axis 1) in the plateau of the flow of a rule."""
     sizes = [size for size in LADDER if size[1 - axis] == 64]
     plateau = [float(steps[f"{name}/{T}-{d}"][0]) for T, d in sizes]
@@ -66,7 +64,7 @@ def with_noise() -> float:
     return float(run.crossing_time("loss", FALLEN * float(run["loss"][0])))
 
 
-def tables(steps: Steps) -> list[pd.DataFrame]:
+def tables(steps: dict[str, xr.DataArray]) -> list[pd.DataFrame]:
     """Length of the plateau over T, at d = 64; over B, at T = 256, d = 64; and by rule, at T = d =
     64."""
     by_length = xr.Dataset({"descent": steps["length/simulation"], "flow": flows(steps)[64]})

@@ -6,9 +6,7 @@ numbers, and the closed form sqrt(pi / (2 B)) sqrt(d) T, both ours, and eqs. 13 
 which describe a single copy.
 """
 
-import dataclasses
 import math
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -22,21 +20,18 @@ from sweeps import drawing
 ROOT = math.sqrt(math.pi / 2)
 
 
-@dataclasses.dataclass(frozen=True)
 class SparseAttention(sweeps.Figure):
     """Length of the plateau against sqrt(d) T, repetition and the optimiser.
 
     Attributes:
         seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.
         steps: length of the longest run in the first panel.
-        out: folder for the figure, its data and the stored sweeps, to resume from.
     """
 
     NAME = "sparse_attention"
 
     seeds: Annotated[int, at.Ge(2)] = 4
     steps: Annotated[int, at.Ge(1)] = 80_000
-    out: Path = Path("out/sparse_attention")
 
     def sweeps(self):
         run = sweeps.experiment("sparse_attention", batch=BATCH)

@@ -7,8 +7,7 @@ connected to those on the coarse grid are missed, so counts of boundary cells ar
 """
 
 import dataclasses
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import annotated_types as at
 import numpy as np
@@ -23,7 +22,6 @@ CORNERS = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
 Rate = Annotated[float, at.Gt(0)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Trainability(sweeps.Figure):
     """Map of trained and untrained runs over both learning rates, refined at its boundary.
 
@@ -35,21 +33,17 @@ class Trainability(sweeps.Figure):
         eta_z: first and last learning rate of Z (1/step).
         levels: number of refinements of 16 x 16 cells, each of which doubles the resolution.
         edge: also draw the edge of stability, at the start and along the flow of all weights.
-        out: folder for the figure, trainability.npz and the stored sweeps.
     """
 
     NAME = "trainability"
-    RUN: ClassVar = {"problem": "yz", "steps": 100, "length": 4, "batch": 32}
+    RUN = {"problem": "yz", "steps": 100, "length": 4, "batch": 32}
 
-    run: sweeps.Experiment = dataclasses.field(
-        default_factory=lambda: sweeps.experiment(**Trainability.RUN)
-    )
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
     theory: Literal["simulation", "descent", "symmetric-descent"] = "simulation"
     eta_y: tuple[Rate, Rate] = (30.0, 1e4)
     eta_z: tuple[Rate, Rate] = (1e-3, 1e5)
     levels: Annotated[int, at.Ge(3), at.Le(12)] = 4
     edge: bool = False
-    out: Path = Path("out/trainability")
 
     def rates(self, places):
         """(eta_Y, eta_Z) at places in [0, 1] x [0, 1]."""

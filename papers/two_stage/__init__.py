@@ -3,10 +3,8 @@
 import xarray as xr
 
 import dynsim
-import odes
 import sweeps
-
-claims = odes.two_stage.claims
+from odes.two_stage import claims
 
 
 def training(run: sweeps.Experiment, seeds: int, times: int) -> sweeps.Sweep:

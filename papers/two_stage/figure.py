@@ -5,20 +5,16 @@ Six panels over eta-time, the sum of the learning rates so far: training, the re
 claims of the paper (see `odes.two_stage.claims`) are printed with what we measure.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
 
 import dynsim
-import odes
 import sweeps
 from papers import two_stage
 from papers.two_stage import panels
 
 
-@dataclasses.dataclass(frozen=True)
 class FigureTwoStage(sweeps.Figure):
     """Two-stage training against the reduced ODE, its controls, and the claims one by one.
 
@@ -27,20 +23,15 @@ class FigureTwoStage(sweeps.Figure):
         seeds: number of these runs, and of those of two_stage-joint.
         control_seeds: number of runs of each control.
         times: number of recorded times, a third of them in the first stage.
-        out: folder for the figure, its data, the claims, and the stored sweeps, from which the
-            command resumes.
     """
 
     NAME = "two_stage"
     RUN = {"problem": "two_stage"}
 
-    run: sweeps.Experiment = dataclasses.field(
-        default_factory=lambda: sweeps.experiment("two_stage")
-    )
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
     seeds: Annotated[int, at.Ge(1)] = 6
     control_seeds: Annotated[int, at.Ge(1)] = 2
     times: Annotated[int, at.Ge(3)] = 128
-    out: Path = Path("out/two_stage")
 
     def experiments(self):
         controls = {name: self.run.at({"control": name}) for name in panels.CONTROLS}
@@ -65,7 +56,7 @@ class FigureTwoStage(sweeps.Figure):
             arrays[name] = {**each[names], "time": each.eta_time[0]}
             arrays |= {f"{name}/ode/{o}": theory[name][o] for o in dynsim.Prompts.COMPARED}
         text = "\n\n".join(
-            f"{name}: {runs[name].sizes['seed']} runs\n{odes.two_stage.claims.table(each)}"
+            f"{name}: {runs[name].sizes['seed']} runs\n{two_stage.claims.table(each)}"
             for name, each in verdicts.items()
         )
         report = {name: [c.as_record() for c in each] for name, each in verdicts.items()}

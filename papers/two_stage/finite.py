@@ -6,8 +6,6 @@ adds to the noise that training injects. Both are sampled at weights along the r
 `odes.two_stage.finite_length`.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -17,15 +15,13 @@ import pandas as pd
 from scipy import stats
 
 import dynsim
-import odes
 import sweeps
+from odes import two_stage
 from sweeps import drawing
 
-two_stage = odes.two_stage
 ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
 
 
-@dataclasses.dataclass(frozen=True)
 class TwoStageFinite(sweeps.Figure):
     """Effects of a finite length and batch along the reduced ODE.
 
@@ -33,7 +29,6 @@ class TwoStageFinite(sweeps.Figure):
         run: the run along whose reduced ODE they are measured.
         samples: prompts on which the loss is measured at each length.
         prompts: prompts whose gradients are taken at each moment.
-        out: folder for the figure and its data.
     """
 
     NAME = "two_stage_finite"
@@ -41,12 +36,9 @@ class TwoStageFinite(sweeps.Figure):
     LENGTHS = (17, 33, 65, 129, 257)
     MOMENTS = ("start", "end of stage 1", "end of stage 2")
 
-    run: sweeps.Experiment = dataclasses.field(
-        default_factory=lambda: sweeps.experiment("two_stage")
-    )
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
     samples: Annotated[int, at.Ge(2)] = 60_000
     prompts: Annotated[int, at.Ge(2)] = 4096
-    out: Path = Path("out/two_stage_finite")
 
     def draw(self, data):
         (task, rule), annealed = self.run.built, self.run.rule
@@ -82,8 +74,7 @@ class TwoStageFinite(sweeps.Figure):
             "\nC / (B tau_xi^2) in %:",
             (100 * table / noise).to_string(float_format="{:.2g}".format),
         ]
-        kinds = ("infinite", "gaussian", "reduced", "error")
-        report = {name: dict(zip(kinds, each, strict=True)) for name, each in errors.items()}
+        report = {name: each._asdict() for name, each in errors.items()}
         return sweeps.Picture(self.panels(errors), arrays, "\n".join(lines), report=report)
 
     def rows(self, name, errors):

@@ -5,9 +5,7 @@ gives the AUC of Q over the noise tau ~ sqrt(eta) and the shift r. Next to it we
 the lines of `odes.two_stage.thresholds`, below which Q is learned in the end, or in the time T.
 """
 
-import dataclasses
 import math
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -18,7 +16,6 @@ import odes
 import sweeps
 from sweeps import drawing
 
-RUN = {"problem": "two_stage", "control": "forever", "stage_2": 4.75}
 LEARNED, UNLEARNED = 0.9, 0.6
 """AUC of Q above which, and below which, training counts as having learned it or not."""
 SENTENCE = (
@@ -29,7 +26,6 @@ SIDES = {"weights": "auc_Q", "signal": "auc_Q_signal"}
 COLOURS = {"vmin": 0.5, "vmax": 1, "cmap": "viridis"}
 
 
-@dataclasses.dataclass(frozen=True)
 class TwoStagePhase(sweeps.Figure):
     """Whether Q is learned, over the noise tau ~ sqrt(eta) of the weights and the shift r of Q.
 
@@ -39,18 +35,16 @@ class TwoStagePhase(sweeps.Figure):
         seeds: number of runs at each point.
         run: the run that every point varies, by default one long stage at one large rate: the
             dynamics depends only on eta-time and tau, and a large rate needs the fewest steps.
-        out: folder for the figure, its data and the stored sweeps, from which the command resumes.
     """
 
     NAME = "two_stage_phase"
-    RUN = RUN
+    RUN = {"problem": "two_stage", "control": "forever", "stage_2": 4.75}
     AXES = {"tau": (0.06, 0.6), "r": (0.9, 2.2)}
 
     resolution: Annotated[int, at.Ge(2)] = 25
     points: Annotated[int, at.Ge(2)] = 6
     seeds: Annotated[int, at.Ge(1)] = 6
-    run: sweeps.Experiment = dataclasses.field(default_factory=lambda: sweeps.experiment(**RUN))
-    out: Path = Path("out/two_stage_phase")
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
 
     def sweeps(self):
         every, some = (

@@ -6,8 +6,6 @@ these alone, at the end of each stage. The claims of the spectral corollary, as 
 `odes.two_stage.claims`, are printed with what we measure.
 """
 
-import dataclasses
-from pathlib import Path
 from typing import Annotated, Any
 
 import annotated_types as at
@@ -15,9 +13,9 @@ import jax
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-import dynsim
-import odes
 import sweeps
+from odes.two_stage import claims
+from papers import two_stage
 from sweeps import drawing
 
 LARGEST = 12
@@ -32,25 +30,19 @@ ACCURACIES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Spectrum(sweeps.Figure):
     """What each singular direction of the weights after two-stage training contributes.
 
     Attributes:
         run: the two-stage training to examine.
         seeds: number of these runs.
-        out: folder for the figure, its data, the claims, and the stored sweep, from which the
-            command resumes.
     """
 
     NAME = "spectrum"
     RUN = {"problem": "two_stage"}
 
-    run: sweeps.Experiment = dataclasses.field(
-        default_factory=lambda: sweeps.experiment("two_stage")
-    )
+    run: sweeps.Experiment = sweeps.experiment(**RUN)
     seeds: Annotated[int, at.Ge(1)] = 6
-    out: Path = Path("out/spectrum")
 
     def sweeps(self):
         axes, record = {"seed": {"range": self.seeds}}, ("W_signal", "V_signal")
@@ -58,14 +50,12 @@ class Spectrum(sweeps.Figure):
         return {"simulation": sweeps.Sweep(self.run, axes, "simulation", record, 2)}
 
     def draw(self, data):
-        runs: Any = data["simulation"]
-        runs = runs.isel(seed=runs.status.values == dynsim.Status.OK)
+        runs: Any = two_stage.ended(data["simulation"], self.run)
         prompts: Any = self.run.problem
-        truncations = odes.two_stage.claims.truncations
-        curves = {f"stage {i + 1}": truncations(prompts, runs, i) for i in range(2)}
-        verdicts = odes.two_stage.claims.directions(*curves.values())
+        curves = {f"stage {i + 1}": claims.truncations(prompts, runs, i) for i in range(2)}
+        verdicts = claims.directions(*curves.values())
         number = f"{runs.sizes['seed']} run{'s' * (runs.sizes['seed'] != 1)}"
-        text = f"{number} of {self.run.about}\n{odes.two_stage.claims.table(verdicts)}"
+        text = f"{number} of {self.run.about}\n{claims.table(verdicts)}"
         stacked = {
             stage: jax.tree.map(lambda *each: np.stack(each), *of_runs)
             for stage, of_runs in curves.items()
@@ -77,8 +67,7 @@ class Spectrum(sweeps.Figure):
             rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), {self.run.about}, "
             f"mean ± sd of {number}"
         )
-        fields = ("name", "text", "measured", "low", "high", "holds")
-        report = [{name: getattr(claim, name) for name in fields} for claim in verdicts]
+        report = [claim.as_record() for claim in verdicts]
         arrays = {stage.replace(" ", "-"): each for stage, each in stacked.items()}
         return sweeps.Picture(figure, arrays, text, report=report)
 

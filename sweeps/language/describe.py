@@ -50,7 +50,8 @@ def describe(cls: type, word: str = "") -> Kind:
     """
     location = name_of(cls)
     hints, docs, fields = typing.get_type_hints(cls, include_extras=True), docs_of(cls), {}
-    for each in dataclasses.fields(cls):
+    # Keyword-only ones last, as in a signature.
+    for each in sorted(dataclasses.fields(cls), key=lambda each: each.kw_only is True):
         if each.init:
             path = f"{location}.{each.name}"
             hint = _taken(each, hints[each.name])

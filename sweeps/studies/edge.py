@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
@@ -56,7 +55,6 @@ class Begun(Problem):
         return self.problem.population_loss(params)
 
 
-@dataclasses.dataclass(frozen=True)
 class Edge(Figure):
     """Follow the sharpness at several learning rates, against the edge of stability: training on
     all of the data, gradient flow and central flow; and map where training oscillates.
@@ -70,8 +68,6 @@ class Edge(Figure):
         before: number of steps at the smallest rate after which all runs but the map's begin, to
             skip plateaus, which descent with large steps leaves at other times than flows do.
         rtol: relative tolerance of the gradient flow; larger for a loss with kinks.
-        out: folder for the figure, edge.npz, edge.json and the stored sweeps, from which the
-            command resumes.
     """
 
     NAME = "edge"
@@ -83,7 +79,6 @@ class Edge(Figure):
     resolution: Annotated[int, Ge(0)] = 24
     before: Annotated[int, Ge(0)] = 0
     rtol: Positive | None = None
-    out: Path = Path("out/edge")
 
     @functools.cached_property
     def whole(self) -> Experiment:

@@ -3,7 +3,6 @@
 import dataclasses
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import xarray as xr
@@ -23,7 +22,6 @@ POINTS, TIMES = 9, 16
 """Default number of values of an axis, and number of recorded times."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Validity(Figure):
     """Map the relative error of theories, against the mean of trained runs, over two settings.
 
@@ -36,8 +34,6 @@ class Validity(Figure):
             observable, without their variants.
         observable: quantity whose error over time is drawn.
         seeds: number of runs at each point; theories start from the same weights.
-        out: folder for the figure, validity.npz, and the stored sweeps, from which the command
-            resumes.
     """
 
     NAME = "validity"
@@ -49,7 +45,6 @@ class Validity(Figure):
     theories: tuple[str, ...] = ()
     observable: str = "loss"
     seeds: Count = 4
-    out: Path = Path("out/validity")
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training and each theory, by name."""

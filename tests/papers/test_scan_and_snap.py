@@ -99,11 +99,11 @@ def transition(eta_y, K, M):
 
 
 def test_figure_3_has_the_bounds_of_theorem_3():
-    rates = np.array([0.2, 3.0])
-    arrays = Figure3((0.2, 3.0), c0=2.5, f=0.3).draw({}).arrays
-    B = theorem_4(np.arange(701), rates[:, None], 0.5, 10, 1000, 2.5)
+    rates = np.array([0.5, 1, 2, 5])
+    arrays = Figure3().draw({}).arrays
+    B = theorem_4(np.arange(701), rates[:, None], 0.5, 10, 1000, 1.0)
     np.testing.assert_allclose(arrays["upper"], np.exp(2 * B), rtol=1e-9)
-    np.testing.assert_allclose(arrays["lower"], np.exp(2 * 0.09 * B), rtol=1e-9)
+    np.testing.assert_allclose(arrays["lower"], np.exp(2 * 0.25 * B), rtol=1e-9)
     np.testing.assert_allclose(arrays["t0"], transition(rates, 10, 1000), rtol=1e-9)
     np.testing.assert_allclose(arrays["t0_prime"], 10 * np.log(1000) / rates, rtol=1e-12)
 
@@ -125,9 +125,8 @@ def test_figure_8_shows_lemma_7():
         assert (apart <= 2 * np.array(rates)[:, None] / M).all()
 
 
-@pytest.mark.parametrize(("K", "c0"), [(1, 1.0), (3, 0.5)])
-def test_figure_9_has_one_height_at_the_transition(K, c0):
-    arrays, eta_z = Figure9(K, c0).draw({}).arrays, np.array([0.5, 1, 2, 4, 8])
+def test_figure_9_has_one_height_at_the_transition():
+    (K, c0), arrays, eta_z = (1, 1.0), Figure9().draw({}).arrays, np.array([0.5, 1, 2, 4, 8])
     for nu, M, end in ((10, 100, 5.0), (1, 10_000, 50.0)):
         found, t0 = arrays[f"nu{nu}"], transition(nu * eta_z, K, M)
         B = theorem_4(np.linspace(0, end, 501), nu * eta_z[:, None], eta_z[:, None], K, M, c0)

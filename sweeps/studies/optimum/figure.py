@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +37,6 @@ NEAR, ERROR = 0.18, 0.45
 """Opacity of the range near the best, and of the standard error."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Optimum(Figure):
     """Find the best learning rate of several update rules against another setting: with its error
     over seeds, the range that is nearly as good, the edge of divergence and a power law.
@@ -51,8 +49,6 @@ class Optimum(Figure):
         rules: update rules, one panel each; momentum and nesterov are sgd with momentum.
         observable: quantity to minimise, or to maximise if it is an accuracy.
         seeds: number of runs at each point.
-        out: folder for the figure, optimum.npz and .json, and the stored sweeps, from which the
-            command resumes.
     """
 
     NAME = "optimum"
@@ -65,7 +61,6 @@ class Optimum(Figure):
     rules: tuple[str, ...] = ("sgd", "momentum", "adam")
     observable: str = "loss"
     seeds: Several = 4
-    out: Path = Path("out/optimum")
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of the other setting and of the rate, by name; `ValueError` for bad ones."""

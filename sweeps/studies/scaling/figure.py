@@ -3,7 +3,6 @@
 import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -31,7 +30,6 @@ DIVERGED = "diverged"
 LINE: dict[str, Any] = {"color": "k", "ls": ":", "lw": 1.2}
 
 
-@dataclasses.dataclass(frozen=True)
 class ScalingFigure(Figure):
     """Decide whether an observable changes by a transition or a crossover along an axis: its step
     for several sizes, susceptibility, Binder cumulant, widths and a scaling collapse.
@@ -50,8 +48,6 @@ class ScalingFigure(Figure):
             smaller one leaves more undecided, as do few seeds.
         theory: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
-        out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the
-            command resumes.
     """
 
     NAME = "scaling"
@@ -65,7 +61,6 @@ class ScalingFigure(Figure):
     level: Annotated[float, Gt(0), Lt(0.5)] = LEVEL
     theory: str = "simulation"
     seeds: Several = 128
-    out: Path = Path("out/scaling")
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of the size and of the rate, increasing, by name; `ValueError` for bad ones."""

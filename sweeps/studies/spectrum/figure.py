@@ -1,6 +1,5 @@
 """`dynsim spectrum`: singular values of the weights in a checkpoint."""
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ FLOOR = 1e-7
 """Singular values below this fraction of the largest are rounding errors and not drawn."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Spectrum(Figure):
     """Singular values, ranks and traces of the matrices in a .safetensors checkpoint, next to those
     of random matrices of the same shape and norm.
@@ -44,7 +42,6 @@ class Spectrum(Figure):
         heads: number of attention heads, if each head has its part of every block together, as in
             GPT-NeoX and BLOOM; 1 if each block is in one piece, as in nanoGPT and
             torch.nn.MultiheadAttention. Needed if rows are fused, since shapes do not tell.
-        out: folder for the figure, spectrum.npz and .csv.
     """
 
     NAME = "spectrum"
@@ -54,7 +51,6 @@ class Spectrum(Figure):
     split: Count = 1
     fused: Fused | None = None
     heads: Count | None = None
-    out: Path = Path("out/spectrum")
 
     def matrices(self) -> tuple[list[Tensor], list[Tensor]]:
         """The chosen matrices, of which no entry is read yet, and the tensors that are left out;
