@@ -13,12 +13,14 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, NoReturn
 
 import sweeps
 from sweeps.commands.line import understood
-from sweeps.lines import printable, stops, to_stderr
+from sweeps.lines import Escaped, explained, stops, to_stderr
 
 BEGAN = time.time()
 """Time at which this process started to import modules."""
@@ -44,9 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # It is None if the caller has closed it.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (as long as the process)
+    # Names and titles that a command prints, and those in warnings, may come from files of others.
+    out: Any = Escaped(sys.stdout)
+    err: Any = Escaped(sys.stderr)
+    if arguments is None:
+        sys.excepthook = lambda *error: to_stderr("".join(traceback.format_exception(*error)))
     try:
         try:
-            with _stoppable():
+            with _stoppable(), redirect_stdout(out), redirect_stderr(err):
                 code = _main(arguments)
         finally:
             # Flush here, including help: errors at interpreter exit cannot be caught.
@@ -61,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         _let_go()
-        to_stderr(f"dynsim: the output could not be written: {error}")
+        to_stderr(f"dynsim: {explained(error)}")
         return 2
     if code > 128 and arguments is None:
         # Do not wait for compilers and devices: some builds crash if Python exits meanwhile.
@@ -150,8 +157,11 @@ def _main(arguments: Sequence[str] | None) -> int:
             record.write(time.monotonic() - began)
     except BrokenPipeError:
         raise
-    except (ValueError, FloatingPointError, OSError) as error:
+    except (ValueError, FloatingPointError) as error:
         to_stderr(f"dynsim: {error}")
+        return 2
+    except OSError as error:
+        to_stderr(f"dynsim: {explained(error)}")
         return 2
     except SystemExit as error:
         # SystemExit in third-party code would end the command silently.
@@ -170,5 +180,5 @@ def _main(arguments: Sequence[str] | None) -> int:
         to_stderr(f"dynsim: JAX cannot use the devices that its environment names: {error}")
         return 2
     if paths:
-        print("\nwrote " + printable(", ".join(map(str, paths))))
+        print("\nwrote " + ", ".join(map(str, paths)))
     return 0

@@ -1,13 +1,16 @@
 """Lines of text for the terminal, and values in lines of input. All imports are fast."""
 
 import contextlib
+import errno
+import os
 import re
 import signal
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
 
 WORD = re.compile(r"[A-Za-z_./~][\w./:~-]*")
 """Text that needs no quotes as a value."""
@@ -16,6 +19,21 @@ POINT = re.compile(
     r"(?<![\w./~:+-])([+-]?)(?=\.?\d)(\d*)\.(\d*)(?=(?:[eE][+-]?\d+)?\s*(?:[],}]|$))"
 )
 """A number whose first or last character may be the decimal point."""
+MOST_TEXT = 2**23
+"""Maximum number of characters of TOML."""
+MOST_PARTS = 32
+"""Maximum number of parts of a dotted key."""
+PART = r"""(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:\.[ \t]*{PART}){{{MOST_PARTS}}}")
+"""A dotted key with more parts."""
+REMEDIES = dict.fromkeys(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another place"
+) | {
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EROFS: "choose a place that is not read-only",
+    errno.EACCES: "choose a place for which you have the permission",
+}
+"""What to do about errors of the operating system."""
 KEPT = ("true", "false", "inf", "nan")
 """Words that are TOML values."""
 
@@ -58,6 +76,31 @@ def to_stderr(text: str) -> None:
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
+class Escaped:
+    """A stream of text whose lines are `printable`: the one way of a command to its terminal, as
+    names and titles come from files of others, and libraries quote them in warnings."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return self.stream.write("\n".join(map(printable, text.split("\n"))))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def explained(error: OSError) -> str:
+    """Return an error of the operating system as one line: the file, the reason, and what to do."""
+    remedy = REMEDIES.get(error.errno or 0, "")
+    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "the output"
+    return f"{where}: {error.strerror or error}{remedy and f'; {remedy}'}"
+
+
 def assignments(text: str) -> dict[str, Any]:
     """Parse a line `NAME = VALUE` of TOML. As extensions, a word or a list of words needs no
     quotes, and numbers may start or end with the decimal point, as .5 or 5. Raises `ValueError` for
@@ -69,6 +112,22 @@ def assignments(text: str) -> dict[str, Any]:
     if WORDS.fullmatch(value):
         value = WORD.sub(lambda word: word[0] if word[0] in KEPT else f'"{word[0]}"', value)
         text = f"{name}={value}"
+    return toml(text)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file; raises `OSError`, and `ValueError` as `toml` does."""
+    with open(path, encoding="utf-8-sig") as file:
+        return toml(file.read(MOST_TEXT + 1))
+
+
+def toml(text: str) -> dict[str, Any]:
+    """Parse TOML; raises `ValueError` for invalid input. The memory that a key takes grows with the
+    square of its parts, so their number is checked first."""
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"more than {MOST_TEXT} characters")
+    if found := LONG_KEY.search(text):
+        raise ValueError(f"a key {found[0][:20]!r}...: has more than {MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError as error:

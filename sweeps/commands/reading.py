@@ -15,13 +15,14 @@ import xarray as xr
 
 from dynsim import Status
 from sweeps import output
-from sweeps.lines import printable
+from sweeps.lines import explained, printable
 from sweeps.output import programs
 from sweeps.runner.labels import select
 from sweeps.runner.progress import say
 from sweeps.runner.store import PARTS, SHORT
 from sweeps.runner.store.records import CALLS, differences
 from sweeps.runner.store.store import Store
+from sweeps.systems import budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +222,14 @@ def export(config: Export) -> list[Path]:
         dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed over chunks"
     if config.arrays:
         dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
+    budget.check_read(config.path, dataset.nbytes, budget.memory())
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         return [WRITERS[target.suffix](dataset, target)]
     except ValueError:
         raise
     except OSError as error:
-        raise ValueError(f"out = {target}: cannot be written ({error})") from error
+        raise ValueError(f"out = {explained(error)}") from error
     except Exception as error:
         # Libraries raise different errors for types that their format lacks.
         kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())

@@ -5,11 +5,13 @@ A command overwrites results of the same settings, but others only with --overwr
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from sweeps.commands.table import file_name
+from sweeps.lines import explained
 
 IGNORED = ("out", "json")
 """Settings that do not affect the results."""
@@ -62,17 +64,21 @@ class Record(NamedTuple):
 
     def check(self) -> None:
         """Raise `ValueError` for results of other settings, or a folder that cannot be created."""
+        from sweeps import output
+
         _check_can_be_made(self.path.parent)
         try:
-            found = json.loads(self.path.read_text())
+            os.stat(self.path)
         # Writers of results report a file in place of the folder.
         except (FileNotFoundError, NotADirectoryError):
             return
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"out = {self.path.parent}: {self.path.name} cannot be read ({error}); "
-                "--overwrite replaces it"
-            ) from None
+        except OSError as error:
+            raise ValueError(f"out = {explained(error)}") from None
+        try:
+            with output.reading(self.path):
+                found = json.loads(self.path.read_text())
+        except ValueError as error:
+            raise ValueError(f"out = {error}; --overwrite replaces it") from None
         there = found.get("settings", {}) if isinstance(found, Mapping) else {}
         differ = [
             f"{name} = {there.get(name)!r}, not {self.settings.get(name)!r}"
@@ -111,7 +117,7 @@ def _check_can_be_made(folder: Path) -> None:
                 each.mkdir()
                 made.append(each)
     except OSError as error:
-        raise ValueError(f"out = {folder}: cannot be made ({error.strerror})") from None
+        raise ValueError(f"out = {explained(error)}") from None
     finally:
         for each in reversed(made):
             each.rmdir()

@@ -5,6 +5,7 @@ mistyped option at once.
 """
 
 import contextlib
+import contextvars
 import difflib
 import functools
 import importlib.util
@@ -209,9 +210,26 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
     raise LanguageError(path, reason, value)
 
 
+_imports = contextvars.ContextVar("imports", default=True)
+
+
+@contextlib.contextmanager
+def without_imports() -> Iterator[None]:
+    """Context, or decorator, in which the text of a run cannot import what it names, as module:name
+    raises `LanguageError`: a store may come from somebody else. Classes that this process has
+    already described stay known."""
+    token = _imports.set(False)
+    try:
+        yield
+    finally:
+        _imports.reset(token)
+
+
 def check_module(name: str, path: str) -> None:
-    """Raise `LanguageError` for `path` if the module of module:name cannot be found. Does not
-    import the module, which may take seconds."""
+    """Raise `LanguageError` for `path` if the module of module:name cannot be found, or must not be
+    imported. Does not import the module itself, which may take seconds."""
+    if not _imports.get():
+        raise LanguageError(path, "names code, which opening a store does not import", name)
     module = name.partition(":")[0]
     main = Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
     if module in sys.modules or module == main:

@@ -38,6 +38,8 @@ DECISIVE = (*PACKAGES, "commit", "device", "processor")
 """Entries of an environment that may lower the same code to a different program."""
 DPI = 150
 """Resolution of figures, unless the user's style sets another."""
+MOST_READ = 2**28
+"""Maximum bytes of a file of results, other than a store, and of the arrays in it."""
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
 """Address of a folder in a bucket. The scheme has two letters or more, as one is a drive."""
 
@@ -93,6 +95,22 @@ def check_directory(out: Path) -> None:
     out = folder(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"out = {out}: exists and is not a folder")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Context that reads a file of results, which may come from somebody else: raises `ValueError`,
+    naming it, for a pipe or a device, a file of more than `MOST_READ` bytes, or one that the
+    enclosed code cannot read."""
+    try:
+        if not path.is_file():
+            raise ValueError("must be a file, not a folder, a pipe or a device")
+        if path.stat().st_size > MOST_READ:
+            raise ValueError(f"is larger than {MOST_READ / 1e6:.0f} MB")
+        yield
+    # Libraries raise different errors for files of another format.
+    except Exception as error:
+        raise ValueError(f"{path}: cannot be read ({error or repr(error)})") from error
 
 
 def as_json(value: Any) -> Any:
@@ -199,7 +217,8 @@ def appearing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for a file or a folder, which then replaces `path` atomically.
     Leftovers of processes on this machine that were killed are removed."""
     machine = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
-    mark = f".{path.name}-{machine}-"
+    # A part of the name, so that this one is not too long where that of the file is not.
+    mark = f".{path.name[:48]}-{machine}-"
     begun = path.with_name(f"{mark}{os.getpid()}-{uuid.uuid4().hex[:8]}")
     old = path.with_name(f"{begun.name}.old")
     try:
@@ -216,6 +235,11 @@ def appearing(path: Path) -> Iterator[Path]:
             owner = left.name.removeprefix(mark).partition("-")[0]
             if left == old or (owner.isdecimal() and not _alive(int(owner))):
                 _remove(left)
+    except OSError as error:
+        # A full disk does not say which file did not fit.
+        if error.filename is None or begun.name in str(error.filename):
+            error.filename = str(path)
+        raise
     finally:
         _remove(begun)
 

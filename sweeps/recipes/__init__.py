@@ -3,7 +3,6 @@ reported at once."""
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from sweeps.language.axes import Axes
 from sweeps.language.fields import LanguageError, must_be
 from sweeps.language.grammar import Language
 from sweeps.language.values import is_spacing
-from sweeps.lines import assignments
+from sweeps.lines import assignments, explained, read_toml
 
 FOLDER = Path(__file__).parent
 KEYS = ("run", "axes", "theory", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
@@ -29,16 +28,18 @@ def read(path: str | Path) -> dict[str, Any]:
     cannot be read."""
     path = Path(path)
     packaged = FOLDER / f"{path}.toml"
-    if not os.path.exists(path) and path.parent == Path() and packaged.exists():
+    if not os.path.exists(path) and path.parent == Path() and os.path.exists(packaged):
         path = packaged
     # Reading a pipe or a device may never end.
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("must be a file, not a folder, a pipe or a device")
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
+        return read_toml(path)
     except FileNotFoundError:
         raise ValueError(f"no such file; built-in sweeps: {', '.join(names())}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(explained(error)) from None
+    except ValueError as error:
         raise ValueError(f"not readable as TOML ({error})") from None
 
 

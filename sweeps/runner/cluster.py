@@ -16,7 +16,6 @@ import os
 import re
 import sys
 import threading
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -28,7 +27,7 @@ from dynsim import checks
 from dynsim.decoding import Form
 from sweeps import output
 from sweeps.language.tree import check_fields
-from sweeps.lines import unstopped
+from sweeps.lines import read_toml, unstopped
 from sweeps.runner.progress import begun
 from sweeps.systems.experiment import Experiment
 
@@ -268,8 +267,8 @@ def options_of(config: Path) -> tuple[int, dict[str, Any]]:
     `jobs` and `cluster` in a TOML file. Adds the options that sweeps require."""
     checks.regular("config", config)
     try:
-        table = tomllib.loads(config.read_text("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        table = read_toml(config)
+    except (OSError, ValueError) as error:
         raise ValueError(f"config = {config}: not readable as TOML ({error})") from None
     for name in table:
         checks.choice(f"config = {config}: key", name, ("jobs", "cluster"))

@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm.auto import tqdm
 
-from sweeps.lines import stops, to_stderr
+from sweeps.lines import Escaped, printable, stops, to_stderr
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 ItemT = TypeVar("ItemT")
@@ -104,7 +104,7 @@ def each(
     """Iterate over items, showing how many `unit`s are done and the `name` of the current one."""
     with _bar(len(items), 0, unit) as bar:
         for item in items:
-            bar.set_postfix_str(name(item), refresh=_alive())
+            bar.set_postfix_str(printable(name(item)), refresh=_alive())
             yield item
             bar.update()
 
@@ -115,7 +115,8 @@ def _bar(total: int, done: int, unit: str) -> Iterator[Any]:
     terminal = _alive()
     # Away from a terminal only the thread prints, so that short work prints nothing.
     about: dict[str, Any] = (
-        {"file": sys.stderr}
+        # A bar moves the cursor.
+        {"file": sys.stderr.stream if isinstance(sys.stderr, Escaped) else sys.stderr}
         if terminal
         else {
             "file": _Lines(sys.stderr),

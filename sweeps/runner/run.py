@@ -276,8 +276,9 @@ def _work_off(
                 store.write(region, arrays, perf_counter() - began, program)
             except OSError as error:
                 raise StoreError(
-                    f"{store.name}: a chunk could not be written ({error}); the chunks before it "
-                    "are stored. Make room or repair the folder and run the same command to resume."
+                    f"{store.name}: a chunk could not be written ({error.strerror}); the chunks "
+                    "before it are stored. Make room or repair the folder and run the same command "
+                    "to resume."
                 ) from error
             codes = arrays["status"]
             runs.stored(codes.size, int((codes != Status.OK).sum()))

@@ -22,6 +22,8 @@ MOST_SECONDS = 3.2e8
 """Ten years, at `SECONDS` a step."""
 SECONDS = 1e-8
 """A lower limit for the time of a step on any device, however many runs share it."""
+MOST_READ = 2**30
+"""Maximum bytes of an array that is read to be shown."""
 LARGEST_TABLE = 2**30
 """Maximum bytes of a table P(l|n); computing with it takes more memory."""
 
@@ -62,6 +64,16 @@ def check_held(runs: int, chunk: int, bytes_per_run: int, stored: bool) -> None:
     if at_once * needed > (there := memory()):
         needs = f"{at_once * needed / 2**30:.4g} GiB of memory, of {there / 2**30:.4g} GiB"
         raise ValueError(f"axes, record, times: {what} would take {needs}; {then}")
+
+
+def check_read(name: str, size: int, most: int = MOST_READ) -> None:
+    """Raise `ValueError` if more than `most` bytes of a stored sweep would be read at once: a small
+    store may state any number of runs."""
+    if size > most:
+        raise ValueError(
+            f"{name}: {size / 1e9:.3g} GB would be read, at most {most / 1e9:.3g} GB are possible; "
+            "choose values of axes with --where NAME=VALUE"
+        )
 
 
 def memory() -> int:

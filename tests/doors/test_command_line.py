@@ -1,5 +1,9 @@
 """Bad input to `dynsim COMMAND`, and to the tools that commands and notebooks share."""
 
+import errno
+import io
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from papers.scan_and_snap.figure10 import Figure10
 from papers.scan_and_snap.snap import Snap
 from papers.trainability import Trainability
 from sweeps import cli
+from sweeps.commands import reading
 from sweeps.studies.edge import Edge
 from sweeps.studies.options import axis
 from sweeps.studies.phase.plane import Phase
@@ -26,6 +31,7 @@ from tests.doors import refuses
 
 MOST = "2147483647"
 NAMED = "NAME:FIRST:LAST"
+LONG = "n" * 260
 ROWS = [
     # Commands, options and settings that there are not, and those of other kinds.
     ("comapre", "comapre", "compare"),
@@ -134,6 +140,13 @@ ROWS = [
     ("schema --out none/x.json", "none/x.json"),
     ("spectrum --split 3", "checkpoint"),
     ("spectrum --checkpoint /dev/null", "/dev/null"),
+    # What the operating system refuses, and keys that would take gigabytes.
+    (f"sweep {LONG}", LONG, "shorter name"),
+    (f"compare --out {LONG}", LONG, "shorter name"),
+    (f"spectrum --checkpoint {LONG}", LONG, "shorter name"),
+    (f"plot FILE --out {LONG}.png", LONG, "shorter name"),
+    (f"schema --out {LONG}/x.json", LONG, "shorter name"),
+    (f"sweep fig4 --set {'a.' * 40}a=1", "parts", "32"),
     # Planes and figures.
     ("phase --against nope", "against", "nope", "auto"),
     ("phase --observable Loss", "observable", "Loss", "loss"),
@@ -331,3 +344,33 @@ def test_files_that_are_no_weights_are_errors(name, content, told, tmp_path):
     cut = (tmp_path / "whole.safetensors").read_bytes()[:-5]
     (tmp_path / name).write_bytes(cut if content is None else content)
     refuses(lambda: tensors(tmp_path / name), name, told)
+
+
+def test_what_files_and_libraries_say_does_not_reach_the_terminal_as_it_is(
+    tmp_path, monkeypatch, capfd
+):
+    names = {"a\x1b[2J\nb": np.eye(4), "c\x07": np.ones(3), "d\u202e": np.eye(4)}
+    save_file(names, tmp_path / "a.safetensors")
+    command = ["spectrum", "--checkpoint", str(tmp_path / "a.safetensors")]
+    assert cli.main([*command, "--out", str(tmp_path / "out")]) == 0
+    told = "".join(capfd.readouterr())
+    assert all(line.isprintable() for line in told.split("\n"))
+    assert "\nb" not in told
+    noise = lambda config: print("x\x1b[2J", file=sys.stderr) or print("y\x07")
+    monkeypatch.setattr(reading, "check", noise)
+    assert cli.main(["check", str(tmp_path)]) == 0
+    assert capfd.readouterr() == ("y\\x07\n", "x\\x1b[2J\n")
+
+
+def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path, monkeypatch, capsys):
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    opened = Path.open
+    full = lambda path, mode="r", *a, **k: Full() if mode == "wb" else opened(path, mode, *a, **k)
+    monkeypatch.setattr(Path, "open", full)
+    assert cli.main(["schema", "--out", str(tmp_path / "x.json")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not [words for words in (str(tmp_path / "x.json"), "space") if words not in line]
+    assert "Errno" not in line

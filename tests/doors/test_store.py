@@ -1,6 +1,7 @@
 """Bad stores: addresses that cannot be, what is no store of this sweep, and stores of somebody who
 wants something: code that is run, memory that is taken, a terminal that is fooled."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -18,11 +19,15 @@ import pytest
 from numcodecs.zstd import Zstd
 
 import sweeps
-from sweeps import StoreError, Sweep, cli
+from sweeps import StoreError, Sweep, cli, output
+from sweeps.commands.views import diagrams, live
+from sweeps.commands.views.content import content
+from sweeps.commands.views.outlines import outlines
 from sweeps.runner import driver
 from sweeps.runner.store import manifest, sha
 from sweeps.runner.store.arrays import checksum
 from sweeps.runner.store.store import Store
+from sweeps.systems import budget
 from tests.doors import refuses
 from tests.sweeps.runner.store.places import SWEEP
 
@@ -405,3 +410,111 @@ def test_a_worker_imports_nothing_that_a_store_names(
     assert "contains another sweep here" in found.reason
     assert "evil_module" not in sys.modules
     assert not Path("evil").exists()
+
+
+def evil(part: str, value: Any) -> Callable[[Json], object]:
+    """A configuration with another part of its run."""
+    return lambda about: about["config"]["run"].update({part: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        evil("problem", {"kind": "evil_module:task"}),
+        evil("problem", {"kind": "yz", "task": "evil_module:task"}),
+        evil("problem", {"kind": "evil_package.part:task"}),
+        evil("rule", {"kind": "sgd", "eta": "evil_module:task"}),
+        evil("rule", {"kind": "optax", "make": "evil_package.part:task"}),
+        evil("rule", {"kind": "sgd", "eta": {"kind": "evil_module:task"}}),
+        lambda about: about["config"].update(parts={"eta_y": {"a": "evil_module:task"}}),
+        lambda about: about["config"].update(theory="evil_module:task"),
+        lambda about: about["config"].update(system="evil_module:task"),
+    ],
+)
+def test_opening_a_store_imports_nothing_that_it_names(
+    change: Callable[[Json], object], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the sweep file that a page shows, nor for its theory."""
+    evil = "open('evil', 'w').close()\ndef task(): pass\n"
+    (tmp_path / "evil_module.py").write_text(evil)
+    (tmp_path / "evil_package").mkdir()
+    (tmp_path / "evil_package/__init__.py").write_text(evil)
+    (tmp_path / "evil_package/part.py").write_text(evil)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    said(change)(out)
+    found = diagrams.opened([str(out)], print)
+    content(found)
+    with contextlib.suppress(ValueError):
+        live.Theory(found[str(out)]).sliders({})
+    assert not {"evil_module", "evil_package"} & {*sys.modules}
+    assert not Path("evil").exists()
+
+
+def many(out: Path) -> None:
+    """A store of a megabyte with 2^33 runs, none of them done."""
+    sizes = [2**17, 2**16]
+    for name in ("entropy", "loss", "first_bad_step", "status"):
+        if (out / name).exists():
+            array(name, shape(sizes, [2**13, 2**13]))(out)
+    for name, size in zip(("eta_y", "seed"), sizes, strict=True):
+        array(name, shape([size], [size]))(out)
+        (out / name / "c/0").write_bytes(packed(8 * size))
+    for each in out.glob("status/.chunks-*/*.json"):
+        each.unlink()
+    resealed(out)
+
+
+@pytest.mark.parametrize("command", ["explore", "plot", "export"])
+def test_a_small_store_of_many_runs_is_an_error_before_they_are_read(
+    command: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(budget, "memory", lambda: 2**33)
+    many(out)
+    tracemalloc.start()
+    code = cli.main([command, str(out)])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (code, peak < MEMORY) == (2, True), peak
+    assert "--where" in capfd.readouterr().err
+
+
+def bomb(path: Path) -> None:
+    """A small file of many zeros."""
+    np.savez_compressed(path, x=np.zeros(2**21, "u1"))
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        os.mkfifo,
+        device,
+        lambda path: path.write_text("[" * 10**5),
+        lambda path: path.write_text("[3]"),
+        lambda path: (path.touch(), os.truncate(path, 2**33)),
+        lambda path: path.mkdir(),
+        bomb,
+    ],
+)
+def test_a_file_of_a_diagram_that_is_none_is_an_error(
+    put: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "MOST_READ", 2**20)
+    readers = {
+        "phase.json": lambda folder: outlines(folder, ("x", "y")),
+        "phase.npz": lambda folder: diagrams._map(folder, "simulation"),
+        "phase-boundary.nc": lambda folder: outlines(folder, ("x", "y")),
+    }
+    for name, read in readers.items():
+        if put is not bomb or name == "phase.npz":
+            (tmp_path / f"of {name}").mkdir()
+            put(tmp_path / f"of {name}" / name)
+            refuses(lambda read=read, name=name: read(tmp_path / f"of {name}"), name)
+
+
+def test_links_of_a_folder_to_itself_are_not_followed(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "simulation")
+    for name in "ab":
+        (tmp_path / name).symlink_to(tmp_path)
+    assert diagrams._sweeps(tmp_path) == [tmp_path / "simulation"]

@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from dynsim import Status, checks
+from sweeps.language.fields import without_imports
 from sweeps.language.tree import toml
 from sweeps.language.values import find_value
 from sweeps.runner.config import from_config
@@ -24,18 +25,20 @@ from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import PARTS
 from sweeps.runner.store.arrays import MISSING
+from sweeps.systems import budget
 
 LEFT_OUT = ("axes", "run", "zip", "title", "system", "contents", "functions", PARTS)
 """Keys of a configuration that are written elsewhere, or follow from the others."""
 
 
+@without_imports()
 def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
     """Return the parts of a sweep file for some runs of a stored sweep, without the values of axes.
 
     Returns:
         `head` and `run`, lines of TOML; the `axes`, each with its dimension (None for an axis with
         a single value) and its values in TOML; and the `zip`ped groups. None if no file can
-        describe the sweep, such as one made of Python objects.
+        describe the sweep, such as one made of Python objects, or if it names code to import.
     """
     try:
         sweep = sweep_of(dataset, {})
@@ -64,6 +67,7 @@ def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
     }
 
 
+@without_imports()
 def sweep_of(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
     """Return the sweep of one setting of a stored sweep, at the `chosen` values of axes and the
     first values of others.
@@ -78,11 +82,15 @@ def sweep_of(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
         raise ValueError("no sweep file describes these runs, which were made in Python")
     first = {name: dataset[name].values.reshape(-1)[0].item() for name in names}
     axes = {name: [chosen.get(name, value)] for name, value in first.items()}
-    parts = {
-        name: {label: labels[label] for label in axes[name]}
-        for name, labels in config.get(PARTS, {}).items()
-    }
-    return from_config({**config, "axes": axes, PARTS: parts})
+    try:
+        parts = {
+            name: {label: labels[label] for label in axes[name]}
+            for name, labels in config.get(PARTS, {}).items()
+        }
+        return from_config({**config, "axes": axes, PARTS: parts})
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        # Settings that no version of dynsim has written.
+        raise ValueError(f"no sweep file describes these runs ({error!r})") from None
 
 
 def _remove(table: dict[str, Any], path: Sequence[str]) -> None:
@@ -173,11 +181,11 @@ def content(
     """
     notes: list[str] = []
     check_systems(sweeps)
-    for name, dataset in sweeps.items():
-        notes += _progress(name, dataset, begun)
     first, *others = sweeps.values()
     alike = [first, *(_with_axes_of(first, each) for each in others)]
     chosen = [_opened_by(each, _chosen(each, where)) for each in alike]
+    for name, dataset in zip(sweeps, chosen, strict=True):
+        notes += _progress(name, dataset, begun)
     names = (str(name) for each in chosen for name in each.data_vars if name != "status")
     recorded = list(dict.fromkeys(names))
     shown = tuple(checks.choice("observables", name, recorded) for name in observables)
@@ -246,7 +254,9 @@ def remaining(dataset: xr.Dataset) -> int:
 
 
 def _progress(name: str, dataset: xr.Dataset, begun: bool) -> list[str]:
-    """Describe missing runs in a sentence; raises `ValueError` if all are missing and `begun`."""
+    """Describe missing runs in a sentence; raises `ValueError` if all are missing and `begun`, or
+    if there are too many runs to read."""
+    budget.check_read(name, dataset["status"].nbytes)
     status = dataset["status"].values
     if INFERRED in dataset.attrs:
         return [f"{name}: {dataset.attrs[INFERRED]}."]

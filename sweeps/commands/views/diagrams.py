@@ -1,6 +1,8 @@
 """Phase diagrams in the explorer: the sweeps in a diagram's folder, and regions of runs."""
 
 import json
+import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,15 +10,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from sweeps import output
 from sweeps.commands.views.content import INFERRED, LINES, PYTHON, REGION
 from sweeps.commands.views.outlines import outlines
 from sweeps.language.values import find_value
 from sweeps.runner.progress import count
 from sweeps.runner.run import open_sweep
-from sweeps.runner.store import Report
+from sweeps.runner.store import GROUP, Report
 from sweeps.runner.store.arrays import MISSING
 from sweeps.studies.phase.regions import NAMED, chosen
-from sweeps.systems import registry
+from sweeps.systems import budget, registry
 from sweeps.systems.diagrams import Diagram, Regions
 from sweeps.systems.experiment import about
 
@@ -42,23 +45,30 @@ def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
     found: dict[str, xr.Dataset] = {}
     for path in dict.fromkeys(paths):
         folder = Path(path)
-        if (folder / "zarr.json").exists() or not any(_sweeps(folder)):
+        stores = _sweeps(folder)
+        if not stores or folder in stores:
             found[path] = _opened(path, report)
-        elif panels := dict(_panels(folder, report)):
-            found |= panels
-        else:
+            continue
+        try:
+            panels = dict(_panels(folder, stores, report))
+        except (LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path}: has files that dynsim does not write ({error!r})") from error
+        if not panels:
             raise ValueError(f"{path}: contains sweeps, but no phase diagram; choose one of them")
+        found |= panels
     return found
 
 
-def _sweeps(folder: Path) -> Iterator[Path]:
-    """Yield the sweep folders below a folder."""
-    inside = sorted(each for each in folder.glob("*") if each.is_dir())
-    for each in inside:
-        if (each / "zarr.json").exists():
-            yield each
-        else:
-            yield from _sweeps(each)
+def _sweeps(folder: Path) -> list[Path]:
+    """Return the folder if it is a sweep, else those below it. Links, which may lead back to it,
+    are not followed."""
+    found = []
+    for inside, folders, files in os.walk(folder):
+        folders.sort()
+        if GROUP in files:
+            found.append(Path(inside))
+            folders.clear()
+    return found
 
 
 def _opened(path: str, report: Report) -> xr.Dataset:
@@ -67,10 +77,12 @@ def _opened(path: str, report: Report) -> xr.Dataset:
     return open_sweep(path, report).assign_attrs({PYTHON: lines})
 
 
-def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
+def _panels(
+    folder: Path, stores: Sequence[Path], report: Report
+) -> Iterator[tuple[str, xr.Dataset]]:
     """Yield the sweeps of a diagram that recorded its regions' observables, training first."""
     theories: dict[str, list[Path]] = {}
-    for path in _sweeps(folder):
+    for path in stores:
         top = path.relative_to(folder).parts[0]
         theory = next((top.removesuffix(end) for end in PARTS if top.endswith(end)), top)
         theories.setdefault(theory, []).append(path)
@@ -111,7 +123,10 @@ def _settings(folder: Path) -> dict[str, Any]:
     """Return the settings of the command that wrote a diagram, if they are recorded."""
     # The name of another problem than that of the command is in the name of the file.
     path = next(iter(sorted(folder.glob("phase*.run.json"))), None)
-    return json.loads(path.read_text()).get("settings", {}) if path else {}
+    if path is None:
+        return {}
+    with output.reading(path):
+        return json.loads(path.read_text()).get("settings", {})
 
 
 def _rule(
@@ -139,8 +154,11 @@ def _rule(
 def _as_drawn(folder: Path, theory: str) -> Regions | None:
     """Return the regions of a figure: those of each run are those of its point there."""
     path, found = folder / "phase.json", _map(folder, theory)
-    legend = json.loads(path.read_text()).get("regions") if path.exists() else None
-    if not legend or REGION not in found:
+    if not path.exists() or REGION not in found:
+        return None
+    with output.reading(path):
+        legend = json.loads(path.read_text()).get("regions")
+    if not legend:
         return None
     region = found.pop(REGION)
     x, y = (name for name, values in found.items() if len(values) in region.shape)
@@ -156,6 +174,7 @@ def _as_drawn(folder: Path, theory: str) -> Regions | None:
 
 def _regions(dataset: xr.Dataset, regions: Regions) -> xr.DataArray:
     """Return the region of each run as an integer code."""
+    budget.check_read("status", dataset.nbytes)
     found = regions.classify(dataset.load())
     return found.where(dataset["status"] != MISSING, NOWHERE)
 
@@ -165,7 +184,9 @@ def _map(folder: Path, theory: str) -> dict[str, np.ndarray]:
     path = folder / "phase.npz"
     if not path.exists():
         return {}
-    with np.load(path) as file:
+    with output.reading(path), np.load(path) as file:
+        if sum(each.file_size for each in file.zip.infolist()) > output.MOST_READ:
+            raise ValueError(f"holds more than {output.MOST_READ / 1e6:.0f} MB")
         axes = {name: file[name] for name in file if "/" not in name and file[name].ndim == 1}
         return {**axes, REGION: file[f"{theory}/region"]} if f"{theory}/region" in file else axes
 
@@ -196,6 +217,7 @@ def gathered(
     seeded = "seed" in parts[0].dims
     seeds = np.unique(np.concatenate([each["seed"].values for each in parts])) if seeded else [0]
     shape = (len(axes[x]), len(axes[y]), len(seeds))
+    budget.check_read(f"{x}, {y}", 4 * math.prod(shape))
     full: dict[str, Any] = {}
     for part in parts:
         runs = part.assign({REGION: _regions(part, regions)})

@@ -28,6 +28,7 @@ from sweeps.output.cells import cell_edges, colour_range, scale_of
 from sweeps.runner import progress
 from sweeps.runner.labels import aligned_with, label, select, valid, wrapped
 from sweeps.runner.run import open_sweep
+from sweeps.systems import budget
 
 Data = xr.Dataset | Mapping[str, xr.Dataset]
 Update = Callable[[int], list[Artist]]
@@ -237,7 +238,9 @@ def _selected(
 ) -> dict[str, xr.DataArray]:
     """Return the quantities at selected values of axes: their mean over seeds, or for two of them
     each run."""
-    runs = select(valid(data[[*names, "status"]]), where)
+    unread = select(data[[*names, "status"]], where)
+    budget.check_read("where", max(each.nbytes for each in unread.data_vars.values()))
+    runs = valid(unread)
     if len(names) == 1:
         found = runs[names[0]].transpose("time", ...)
         return {names[0]: found.mean("seed", keep_attrs=True) if "seed" in found.dims else found}

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from sweeps import output
+
 DASHES = {"-": "solid", ":": "dot", "--": "dash", "-.": "dashdot"}
 """The page's names for matplotlib's dashes."""
 SIGNS = {
@@ -32,8 +34,11 @@ def outlines(folder: Path, axes: Sequence[str]) -> list[dict[str, Any]]:
     Returns:
         Lines as JSON: `name`, `axes` of `x` and `y` (None ends a piece), `colour`, `dash`, `width`.
     """
-    written, found = folder / "phase.json", []
-    for line in json.loads(written.read_text())["lines"] if written.exists() else ():
+    written, found, lines = folder / "phase.json", [], []
+    if written.exists():
+        with output.reading(written):
+            lines = json.loads(written.read_text())["lines"]
+    for line in lines:
         name = f"{_plain(line['text'])} ({100 * line['right']:.0f} %)"
         found.append(_entry(name, axes, line["x"], line["y"], line))
     for path in sorted(folder.glob("phase-boundary*.nc")):
@@ -47,7 +52,9 @@ def _boundary(path: Path, axes: Sequence[str], theory: str) -> Iterator[dict[str
     # Imported on demand, because it loads matplotlib.
     from sweeps.studies.phase.panels import BOUNDARY
 
-    with xr.open_dataset(path, engine="h5netcdf") as file:
+    with output.reading(path), xr.open_dataset(path, engine="h5netcdf") as file:
+        if file.nbytes > output.MOST_READ:
+            raise ValueError(f"holds more than {output.MOST_READ / 1e6:.0f} MB")
         table = file.load()
     level, is_share = table["level"].values, table["of"].values == "share"
     chosen = (is_share & (level == 0.5), is_share & (level != 0.5), ~is_share)

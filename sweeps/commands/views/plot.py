@@ -26,6 +26,7 @@ from sweeps.output.cells import cell_edges, colour_range, scale_of
 from sweeps.runner import progress
 from sweeps.runner.labels import aligned_with, label, select, shown, valid, worded
 from sweeps.runner.run import open_sweep
+from sweeps.systems import budget
 
 FAR = 1e2
 """Ratio of the largest to the smallest value above which colours are logarithmic."""
@@ -406,15 +407,18 @@ def chosen(dataset: xr.Dataset, config: Plot, lacking: Sequence[str] = ()) -> xr
             checks.choice(name, value, dims)
     if config.hue == config.x:
         raise ValueError(f"hue = {config.hue!r}: must differ from x")
-    data = valid(dataset[[observable, "status"]])[observable]
-    data = select(data, [each for each in config.where if each.partition("=")[0] not in lacking])
+    unread = select(
+        dataset[[observable, "status"]],
+        [each for each in config.where if each.partition("=")[0] not in lacking],
+    )
     kept = (config.x, config.y, config.hue)
-    if "time" in data.dims and "time" not in kept:
-        data = data.isel(time=-1)
-    if "class" in data.dims and "class" not in kept:
-        data = data.mean("class")
-    check_drawable(data.sizes, config)
-    return data.load()
+    if "time" in unread.dims and "time" not in kept:
+        unread = unread.isel(time=-1)
+    averaged = {"class"} - {*kept}
+    check_drawable({n: size for n, size in unread.sizes.items() if n not in averaged}, config)
+    budget.check_read("where", unread[observable].nbytes)
+    data = valid(unread)[observable].load()
+    return data.mean("class") if averaged & {*data.dims} else data
 
 
 def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:

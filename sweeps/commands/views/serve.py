@@ -7,8 +7,11 @@ without it, or with another host name, are rejected.
 import contextlib
 import hmac
 import http.server
+import io
 import json
+import math
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -30,6 +33,10 @@ REFRESH = 3.0
 """Seconds between updates of a running sweep."""
 MOST = 2**16
 """Maximum bytes of a request."""
+MOST_VALUES = 2**25
+"""Maximum number of values in an answer."""
+SECONDS = 10.0
+"""Maximum seconds for a request to arrive, and for an answer to be taken."""
 CONNECTIONS = 64
 """Maximum number of concurrent connections; others wait."""
 Route = Callable[[Mapping[str, Any]], bytes | dict[str, Any]]
@@ -72,10 +79,18 @@ class Stored:
         array = self.arrays[checks.choice("array", name, tuple(self.arrays))]
         along = [dim for dim, _ in free if dim in array.dims]
         held = {d: fixed.get(str(d), 0) for d in array.dims if d not in along}
+        sizes = [
+            checks.integer(f"free.{dim}", size, array.sizes.get(dim, 1), array.sizes.get(dim))
+            for dim, size in free
+        ]
+        if math.prod(sizes) > MOST_VALUES:
+            raise ValueError(f"free = {free}: {math.prod(sizes)} values, at most {MOST_VALUES}")
+        for dim, at in held.items():
+            checks.integer(f"fixed.{dim}", at, 0, array.sizes[dim] - 1)
         found = array.isel(held).transpose(*along)
         # The array is broadcast along dimensions that it lacks.
-        own = [size if dim in array.dims else 1 for dim, size in free]
-        values = np.broadcast_to(found.values.reshape(own), [size for _, size in free])
+        own = [size if dim in array.dims else 1 for (dim, _), size in zip(free, sizes, strict=True)]
+        values = np.broadcast_to(found.values.reshape(own), sizes)
         return page.packed(str(array.name), values)
 
 
@@ -136,14 +151,31 @@ class Server(http.server.ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _Arriving(io.RawIOBase):
+    """The request of a connection, which has to arrive within some seconds as a whole: otherwise
+    clients that send it slowly would hold all connections."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self.connection, self.end = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.connection.settimeout(max(self.end - time.monotonic(), 1e-3))
+        return self.connection.recv_into(buffer)
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """Handles the single request of a connection."""
 
     server: Server
-    # Maximum seconds of silence on a connection.
-    timeout = 10.0
     # Answers are small, and the user is dragging a slider.
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Arriving(self.connection, SECONDS))
 
     def do_GET(self) -> None:
         """Serve the page."""
@@ -185,6 +217,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(status, "text/plain", told.encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.connection.settimeout(SECONDS)
         self.send_response(status)
         sent = {
             "Content-Type": kind,

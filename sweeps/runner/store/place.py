@@ -284,11 +284,16 @@ class Folder(Place):
         return True
 
     def _save(self, path: str, value: bytes) -> None:
-        with open(path, "wb") as file:
-            file.write(value)
-            if self.durable:
-                file.flush()
-                os.fsync(file.fileno())
+        try:
+            with open(path, "wb") as file:
+                file.write(value)
+                if self.durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            # A full disk does not say which file did not fit.
+            error.filename = error.filename or path
+            raise
 
     def _name(self, begun: str, key: str) -> None:
         """Rename a file to its final name; creates folders only inside that of its array."""

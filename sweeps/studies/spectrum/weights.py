@@ -13,6 +13,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 
 from dynsim import checks
+from sweeps.lines import printable
 
 INDEX = ".safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")
@@ -101,6 +102,7 @@ def tensors(checkpoint: Path) -> list[Tensor]:
     """Return all tensors of a checkpoint in natural order: layer 2 before layer 10. `ValueError`
     for a file that is missing, empty, truncated or in another format."""
     path = _located(checkpoint)
+    checks.regular("checkpoint", path)
     every = _indexed(path) if path.suffix == ".json" else list(_headers(path).values())
     digits = lambda name: [  # noqa: E731
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)
@@ -130,7 +132,6 @@ def _located(checkpoint: Path) -> Path:
     if not checkpoint.exists():
         raise ValueError(f"checkpoint = {checkpoint}: does not exist")
     if not checkpoint.is_dir():
-        checks.regular("checkpoint", checkpoint)
         return checkpoint
     for pattern in ("model.safetensors", f"model{INDEX}", f"*{INDEX}", "*.safetensors"):
         there = sorted(checkpoint.glob(pattern))
@@ -147,7 +148,7 @@ def _indexed(path: Path) -> list[Tensor]:
     try:
         where = json.loads(path.read_bytes())["weight_map"]
         files = sorted({str(file) for file in where.values()})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
             f"checkpoint = {path}: must be JSON with a weight_map from tensors to files"
         ) from None
@@ -169,7 +170,8 @@ def _headers(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="numpy") as file:
             views = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {
-                name: Tensor(name, tuple(view.get_shape()), view.get_dtype(), path, name)
+                # Names are printed, in a table whose lines they must not end.
+                name: Tensor(printable(name), tuple(view.get_shape()), view.get_dtype(), path, name)
                 for name, view in views.items()
             }
     except (SafetensorError, OSError) as error:

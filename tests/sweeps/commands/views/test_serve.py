@@ -4,6 +4,7 @@ import http.client
 import json
 import math
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -75,8 +76,39 @@ def test_slices_are_those_of_the_store(stored, started, tmp_path):
     np.testing.assert_array_equal(np.frombuffer(found, "i1"), [*own, *own])
     _, found = asked(server, "slice", {"array": "0/time", "fixed": {}, "free": [["time", 5]]})
     np.testing.assert_array_equal(np.frombuffer(found, "<f8"), runs["time"].values[:5])
-    status, told = asked(server, "slice", {"array": "0/los", "fixed": {}, "free": []})
-    assert (status, json.loads(told)["error"][:14]) == (400, "array = '0/los")
+    for array, fixed, free, named in (
+        ("los", {}, [], "array = '0/los"),
+        ("time", {}, [[None, 10**9]], "1000000000"),
+        ("status", {}, [[None, 2**40], [None, 2**40]], "at most"),
+        ("status", {}, [[None, -1]], "-1"),
+        ("status", {}, [["seed", 10**9]], "free.seed = 1000000000"),
+        # A list of places would be repeated along every dimension.
+        ("status", {"eta_y": [0] * 9999, "eta_z": [0] * 9999}, [], "fixed.eta_y"),
+        ("status", {"eta_y": 2}, [], "fixed.eta_y = 2"),
+    ):
+        asks = {"array": f"0/{array}", "fixed": fixed, "free": free}
+        status, told = asked(server, "slice", asks)
+        assert (status, named in json.loads(told)["error"]) == (400, True), (told, named)
+
+
+def test_a_client_that_sends_slowly_does_not_keep_its_connection(started, monkeypatch):
+    monkeypatch.setattr(serve, "CONNECTIONS", 1)
+    monkeypatch.setattr(serve, "SECONDS", 0.2)
+    server = started(None, alone())
+    with socket.create_connection(server.server_address) as slow:
+        # Silent for much less than the limit, again and again.
+        slow.settimeout(0.02)
+        for _ in range(200):
+            try:
+                slow.sendall(b"x")
+                closed = not slow.recv(1)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+            break
+        assert closed
+    assert asked(server, "", token="x")[0] == 403
 
 
 def test_a_running_sweep_is_read_again(stored, tmp_path, started, monkeypatch):
