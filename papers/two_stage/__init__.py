@@ -3,8 +3,10 @@
 import xarray as xr
 
 import dynsim
+import odes
 import sweeps
-from odes.two_stage import claims
+
+claims = odes.two_stage.claims
 
 
 def training(run: sweeps.Experiment, seeds: int, times: int) -> sweeps.Sweep:

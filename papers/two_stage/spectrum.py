@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 import sweeps
-from odes.two_stage import claims
 from papers import two_stage
 from sweeps import drawing
 
@@ -52,10 +51,12 @@ class Spectrum(sweeps.Figure):
     def draw(self, data):
         runs: Any = two_stage.ended(data["simulation"], self.run)
         prompts: Any = self.run.problem
-        curves = {f"stage {i + 1}": claims.truncations(prompts, runs, i) for i in range(2)}
-        verdicts = claims.directions(*curves.values())
+        curves = {
+            f"stage {i + 1}": two_stage.claims.truncations(prompts, runs, i) for i in range(2)
+        }
+        verdicts = two_stage.claims.directions(*curves.values())
         number = f"{runs.sizes['seed']} run{'s' * (runs.sizes['seed'] != 1)}"
-        text = f"{number} of {self.run.about}\n{claims.table(verdicts)}"
+        text = f"{number} of {self.run.about}\n{two_stage.claims.table(verdicts)}"
         stacked = {
             stage: jax.tree.map(lambda *each: np.stack(each), *of_runs)
             for stage, of_runs in curves.items()
