@@ -139,27 +139,18 @@ __all__ = [
 ]
 
 
-def _clash() -> str | None:
-    """Explain why `import sweeps` may not find dynsim's package; None if it does.
-
-    W&B publishes a distribution `sweeps` with a module of that name. If both are installed into one
-    folder, the second overwrites the first, and uninstalling it breaks the first.
-    """
-    found = importlib.util.find_spec("sweeps")
-    if found is None:
-        return None
-    folder = os.path.dirname(found.origin or "")
-    if found.origin and not os.path.exists(os.path.join(folder, "bayes_search.py")):
-        return None
-    return (
-        f"the package sweeps ({folder or 'without a file'}) is not dynsim's, or not alone: W&B's "
-        "distribution `sweeps` has the same name. Run `pip uninstall sweeps`, then install dynsim "
-        "again"
-    )
-
-
-if _why := _clash():
-    warnings.warn(_why, stacklevel=2)
+# W&B publishes a distribution `sweeps` with a module of that name. If both are installed into one
+# folder, the second overwrites the first, and uninstalling it breaks the first.
+_spec = importlib.util.find_spec("sweeps")
+if _spec is not None:
+    _folder = os.path.dirname(_spec.origin or "")
+    if not _spec.origin or os.path.exists(os.path.join(_folder, "bayes_search.py")):
+        warnings.warn(
+            f"the package sweeps ({_folder or 'without a file'}) is not dynsim's, or not alone: "
+            "W&B's distribution `sweeps` has the same name. Run `pip uninstall sweeps`, then "
+            "install dynsim again",
+            stacklevel=2,
+        )
 
 
 def __getattr__(name: str) -> str:

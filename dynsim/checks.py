@@ -28,9 +28,9 @@ NAME = re.compile(r"\w(?:[\w. -]*\w)?")
 """Names that an array may have: a store, or a copy of it, has a folder of that name."""
 DEVICE = re.compile(r"(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
 """Names that Windows reserves."""
-LONGEST = 200
+MAX_NAME_BYTES = 200
 """Maximal length of a name in bytes."""
-LONG = 400
+MAX_SHOWN = 400
 """Characters of a list of names, or of a line of code, beyond which it is shortened."""
 UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
@@ -70,8 +70,12 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
         raise
     except Exception as error:
         line = line_of_user(error)
-        if not line and isinstance(error, TypeError) and _is_of_call(error):
-            raise ValueError(f"{where}: {error}") from error
+        if not line and isinstance(error, TypeError):
+            # The call itself failed if no other frame is between, because the user's function does
+            # not accept the arguments. Methods of modules are called through a wrapper of Equinox.
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            if len([frame for frame in frames if _package(frame) not in OTHERS]) <= 2:
+                raise ValueError(f"{where}: {error}") from error
         if not line:
             raise
         if isinstance(error, UNTRACEABLE):
@@ -80,10 +84,10 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
                 "use jnp.where or jax.lax.cond in place of `if`, and jax.numpy in place of NumPy "
                 f"and float()\n{line}\n{error}"
             ) from error
-        given = ", ".join(eqx.tree_pformat(each, width=sys.maxsize) for each in arguments)
-        given = f" with the arguments {given}" if given else ""
+        shown = ", ".join(eqx.tree_pformat(value, width=sys.maxsize) for value in arguments)
+        shown = f" with the arguments {shown}" if shown else ""
         raise ValueError(
-            f"{where}: must work while JAX compiles it{given}; raises {type(error).__name__}\n"
+            f"{where}: must work while JAX compiles it{shown}; raises {type(error).__name__}\n"
             f"{line}\n{error}"
         ) from error
 
@@ -92,34 +96,27 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
 def callbacks_of_user() -> Iterator[None]:
     """Raise the error of a Python callback in a program as a `ValueError` with the user's line. JAX
     only logs it, and raises an error that quotes a traceback of its own."""
-    failed: list[BaseException] = []
+    errors: list[BaseException] = []
 
-    def keep(record: logging.LogRecord) -> bool:
+    def collect(record: logging.LogRecord) -> bool:
         error = record.exc_info and record.exc_info[1]
-        failed.extend([error] if error else [])
+        errors.extend([error] if error else [])
+        # False keeps it out of the log.
         return not error
 
     loggers = [logging.getLogger(f"jax._src.{name}") for name in ("callback", "debugging")]
-    for each in loggers:
-        each.addFilter(keep)
+    for logger in loggers:
+        logger.addFilter(collect)
     try:
         yield
     except jax.errors.JaxRuntimeError:
-        if not failed:
+        if not errors:
             raise
-        kind, line = type(failed[0]).__name__, line_of_user(failed[0])
-        raise ValueError(f"callback: raises {kind}: {failed[0]}{line and f' ({line})'}") from None
+        kind, line = type(errors[0]).__name__, line_of_user(errors[0])
+        raise ValueError(f"callback: raises {kind}: {errors[0]}{line and f' ({line})'}") from None
     finally:
-        for each in loggers:
-            each.removeFilter(keep)
-
-
-def _is_of_call(error: Exception) -> bool:
-    """Return whether the call in a `code_of_user` block raised the error itself, because the user's
-    function does not accept the arguments."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    # Methods of modules are called through a wrapper of Equinox.
-    return len([each for each in frames if _package(each) not in OTHERS]) <= 2
+        for logger in loggers:
+            logger.removeFilter(collect)
 
 
 def _package(frame: FrameType) -> str:
@@ -130,24 +127,24 @@ def line_of_user(error: BaseException) -> str:
     """Return the innermost line of user code that led to the error, with its location. It is empty
     if there is none, or if dynsim's code called from it raised a `ValueError`, which explains
     itself."""
-    found = None
+    innermost = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         package = _package(frame)
         if package in OURS:
-            found = None if isinstance(error, ValueError) else found
+            innermost = None if isinstance(error, ValueError) else innermost
         elif package not in OTHERS:
             code = frame.f_code
-            found = traceback.FrameSummary(code.co_filename, line, code.co_name)
-    if found is None:
+            innermost = traceback.FrameSummary(code.co_filename, line, code.co_name)
+    if innermost is None:
         return ""
-    text = found.line or ""
-    text = text if len(text) <= LONG else f"{text[:LONG]}..."
-    return f"{found.filename}, line {found.lineno}: {text}"
+    text = innermost.line or ""
+    text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return f"{innermost.filename}, line {innermost.lineno}: {text}"
 
 
 def integer(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return `value` as an int; raise `ValueError` unless it is a whole number >= minimum, and <=
-    maximum if one is given."""
+    maximum if there is one."""
     if not _is_whole(value) or value < minimum:
         raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}")
     if maximum is not None and value > maximum:
@@ -158,6 +155,7 @@ def integer(field: str, value: Any, minimum: int, maximum: int | None = None) ->
 def steps(field: str, value: Any) -> int:
     """Return a number of steps, or raise `ValueError` unless it is an integer >= 1 that fits into
     32 bits; 1e3 counts as an integer."""
+    # 1e3 is how people write a thousand steps.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return integer(field, value, 1, 2**31 - 1)
@@ -193,12 +191,14 @@ def real(
     if is_traced(value):
         return
     try:
+        # `np.asarray` would turn None into NaN, and drop an imaginary part or a mask.
         if value is None or np.iscomplexobj(value) or np.ma.is_masked(value):
             raise TypeError
-        given = np.asarray(value)
-        if given.dtype.kind in "bSUmM":
+        array = np.asarray(value)
+        # Booleans, texts and dates, which NumPy would convert.
+        if array.dtype.kind in "bSUmM":
             raise TypeError
-        array = given.astype(np.float64)
+        array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError, RecursionError):
         shown = reprlib.repr(value)
         raise ValueError(f"{field} = {shown}: must be a real number") from None
@@ -216,12 +216,12 @@ def real(
 
 def name(field: str, value: str) -> None:
     """Raise `ValueError` unless an array can have that name, which is also a folder's name."""
-    long = len(value.encode(errors="replace")) > LONGEST
-    if long or not NAME.fullmatch(value) or DEVICE.fullmatch(value):
+    is_long = len(value.encode(errors="replace")) > MAX_NAME_BYTES
+    if is_long or not NAME.fullmatch(value) or DEVICE.fullmatch(value):
         raise ValueError(
             f"{field} = {reprlib.repr(value)}: must be letters, digits, spaces and . _ -, with a "
-            f"letter, a digit or _ at both ends, at most {LONGEST} bytes, and not a reserved name "
-            "of Windows, because a store has a folder of that name"
+            f"letter, a digit or _ at both ends, at most {MAX_NAME_BYTES} bytes, and not a "
+            "reserved name of Windows, because a store has a folder of that name"
         )
 
 
@@ -234,21 +234,19 @@ def regular(field: str, path: str | os.PathLike[str]) -> None:
 def kind(field: str, value: Any, *classes: type) -> None:
     """Raise `ValueError` unless `value` is of one of the classes."""
     if not isinstance(value, classes):
-        names = " or ".join(map(_public, classes))
+        names = []
+        for cls in classes:
+            # The name by which users import the class.
+            package = cls.__module__.partition(".")[0]
+            exported = getattr(sys.modules[package], cls.__qualname__, None) is cls
+            prefix = "" if package == "builtins" else f"{package if exported else cls.__module__}."
+            names.append(prefix + cls.__qualname__)
+        names = " or ".join(names)
         if isinstance(value, type):
             shown = value.__qualname__
             raise ValueError(f"{field} = {shown}: is a class; must be an object of type {names}")
         shown = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
         raise ValueError(f"{field} = {shown}: must be of type {names}")
-
-
-def _public(cls: type) -> str:
-    """The name by which users import a class."""
-    package = cls.__module__.partition(".")[0]
-    if package == "builtins":
-        return cls.__qualname__
-    exported = getattr(sys.modules[package], cls.__qualname__, None) is cls
-    return f"{package if exported else cls.__module__}.{cls.__qualname__}"
 
 
 def key(field: str, value: Any) -> None:
@@ -272,18 +270,16 @@ def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
     if not allowed:
         raise ValueError(f"{field} = {value!r}: there is nothing to choose from")
     listed = ", ".join(allowed)
-    if len(listed) > LONG:
-        listed = ", ".join(_folded(allowed))
+    if len(listed) > MAX_SHOWN:
+        # Where a and a-z are both names and -z is the most frequent such ending, they become
+        # `a[-z]`.
+        ends = Counter(n.removeprefix(a) for a in allowed for n in allowed if n.startswith(f"{a}-"))
+        end = max(ends, key=lambda end: ends[end], default="")
+        long = {n + end for n in allowed} & {*allowed} if end else set()
+        listed = ", ".join(
+            f"{n}[{end}]" if n + end in long else n for n in allowed if n not in long
+        )
     raise ValueError(f"{field} = {value!r}: {hint(value, allowed)}must be one of {listed}")
-
-
-def _folded(names: Sequence[str]) -> list[str]:
-    """Shorten a list of names: where a and a-z are both names and -z is the most frequent such
-    ending, they become `a[-z]`."""
-    ends = Counter(n.removeprefix(a) for a in names for n in names if n.startswith(f"{a}-"))
-    end = max(ends, key=lambda each: ends[each], default="")
-    short = [n for n in names if not (end and n.endswith(end) and n.removesuffix(end) in names)]
-    return [f"{n}[{end}]" if end and n + end in names else n for n in short]
 
 
 def hint(name: object, allowed: Collection[str]) -> str:
@@ -291,11 +287,12 @@ def hint(name: object, allowed: Collection[str]) -> str:
     case, - and _, otherwise similar ones. Empty if nothing is similar or everything is."""
     if not isinstance(name, str):
         return ""
-    folded = {each: each.casefold().replace("-", "_") for each in allowed}
+    normalised = {entry: entry.casefold().replace("-", "_") for entry in allowed}
     word = name.casefold().replace("-", "_")
-    near = difflib.get_close_matches(word, folded.values())
-    words = [word] if word in folded.values() else near
-    likely = [each for word in words for each, letters in folded.items() if letters == word]
-    if not likely or len(likely) == len(folded) > 1:
+    near = difflib.get_close_matches(word, normalised.values())
+    # A name that differs only in spelling is certain, so that similar ones are not suggested.
+    words = [word] if word in normalised.values() else near
+    likely = [entry for word in words for entry, letters in normalised.items() if letters == word]
+    if not likely or len(likely) == len(normalised) > 1:
         return ""
     return f"did you mean {' or '.join(map(repr, likely))}? It "

@@ -38,12 +38,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from dynsim import checks
 from dynsim.precision import host, on_cpu
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 Option = str | bool
 Options = dict[str, Option]
 
@@ -71,8 +71,8 @@ class Effort(NamedTuple):
 
     Attributes:
         options: options of the compiler.
-        saved: seconds of compilation that they save, per operation. A kept program is compiled only
-            once, so this is half of what is measured.
+        saved: seconds of compilation that they save, per operation. A cached program is compiled
+            only once, so this is half of the measured time.
         calls, entries: seconds that the program runs longer, per second of `Cost.calls` and of
             `Cost.entries`: with `QUICK`, its loops over entries are not vectorised.
     """
@@ -94,7 +94,7 @@ TURNS = 100
 CALL, ENTRY, PRODUCT = 1e-7, 1e-10, 4e-11
 """Core seconds per operation, per entry of its result, and per product that a matrix multiplication
 sums. They give the order of magnitude for training of the built-in systems."""
-MOST = 256
+MAX_DECISIONS = 256
 """Maximum number of remembered decisions about programs of this process."""
 
 
@@ -117,43 +117,46 @@ class Cost(NamedTuple):
         """Return the name of the effort for which compiling a program and running it so many times
         take least time together."""
 
-        def gain(effort: Effort) -> float:
+        def seconds_saved(name: str) -> float:
+            effort = EFFORTS[name]
             longer = effort.calls * self.calls + effort.entries * self.entries
             return effort.saved * self.operations - times * longer
 
-        return max(EFFORTS, key=lambda name: gain(EFFORTS[name]))
+        return max(EFFORTS, key=seconds_saved)
 
 
 def cost(program: Jaxpr, unknown: int = 1) -> Cost:
     """Return the cost of a program, where an outermost loop of unknown length has `unknown` turns
     and loops of unknown length within it have one."""
     operations, calls, entries = 0, 0.0, 0.0
-    for each in program.eqns:
-        loop = each.primitive.name == "while"
-        inner = [cost(found, 1 if loop else unknown) for found in inside(each)]
-        turns = each.params["length"] if each.primitive.name == "scan" else unknown if loop else 1
-        operations += sum(found.operations for found in inner) or 1
-        calls += turns * sum(found.calls for found in inner)
-        entries += turns * sum(found.entries for found in inner)
+    for equation in program.eqns:
+        name = equation.primitive.name
+        is_loop = name == "while"
+        inner = [cost(part, 1 if is_loop else unknown) for part in inside(equation)]
+        turns = equation.params["length"] if name == "scan" else unknown if is_loop else 1
+        operations += sum(part.operations for part in inner) or 1
+        calls += turns * sum(part.calls for part in inner)
+        entries += turns * sum(part.entries for part in inner)
+        # An operation with programs within it costs what these cost.
         if inner:
             continue
-        size = sum(math.prod(_shape(made)) for made in each.outvars)
+        size = sum(math.prod(_shape(variable)) for variable in equation.outvars)
         calls += CALL
         entries += size * ENTRY
-        if each.primitive.name == "dot_general":
-            summed: tuple[int, ...] = each.params["dimension_numbers"][0][0]
-            shape = _shape(each.invars[0])
+        if name == "dot_general":
+            summed: tuple[int, ...] = equation.params["dimension_numbers"][0][0]
+            shape = _shape(equation.invars[0])
             entries += size * PRODUCT * math.prod(shape[i] for i in summed)
     return Cost(operations, calls, entries)
 
 
-def inside(operation: Any) -> list[Jaxpr]:
+def inside(operation: JaxprEqn) -> list[Jaxpr]:
     """Return the programs within an operation, such as the body of a loop."""
     return [
-        found.jaxpr if isinstance(found, ClosedJaxpr) else found
+        part.jaxpr if isinstance(part, ClosedJaxpr) else part
         for value in operation.params.values()
-        for found in (value if isinstance(value, tuple | list) else [value])
-        if isinstance(found, Jaxpr | ClosedJaxpr)
+        for part in (value if isinstance(value, tuple | list) else [value])
+        if isinstance(part, Jaxpr | ClosedJaxpr)
     ]
 
 
@@ -169,11 +172,13 @@ def available(options: Options) -> Options:
 
 @functools.cache
 def _available(options: tuple[tuple[str, Option], ...], flags: str) -> Options:
+    # Options of XLA_FLAGS are the choice of the user.
     free = {name: value for name, value in options if name not in flags}
 
     def nothing() -> None: ...
 
-    def known(some: Options) -> bool:
+    def is_known(some: Options) -> bool:
+        # Even where the default device is an accelerator, which has other options.
         with jax.default_device(host()):
             empty = jax.jit(nothing).lower()
         try:
@@ -182,38 +187,41 @@ def _available(options: tuple[tuple[str, Option], ...], flags: str) -> Options:
             return False
         return True
 
-    every = known(free)
-    return {name: value for name, value in free.items() if every or known({name: value})}
+    # One attempt is enough if XLA knows all of them, as it usually does.
+    all_known = is_known(free)
+    return {name: value for name, value in free.items() if all_known or is_known({name: value})}
 
 
-def called(program: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+def call_compiled(program: Callable[..., Returned], *arguments: Any, **options: Any) -> Returned:
     """Call a function made by `equinox.filter_jit`, compiled for how long it will run."""
     leaves, structure = jax.tree.flatten((arguments, options))
     # Options are those of a whole program. In one that is being traced, new arrays are tracers.
-    part = checks.is_traced((leaves, jnp.asarray(np.zeros(()))))
-    if part or not on_cpu():
+    is_part = checks.is_traced((leaves, jnp.asarray(np.zeros(()))))
+    if is_part or not on_cpu():
         return program(*arguments, **options)
-    about = ((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
-    key = (program, structure, *about)
-    if key not in _KNOWN:
-        made, _, _ = eqx.filter_make_jaxpr(program)(*arguments, **options)
-        if len(_KNOWN) >= MOST:
-            _KNOWN.clear()
-        _KNOWN[key] = cost(made.jaxpr, TURNS).effort()
-    chosen = available(EFFORTS[_KNOWN[key]].options)
-    found = _with_options(program, tuple(chosen.items())) if chosen else program
-    return found(*arguments, **options)
+    signature = ((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
+    key = (program, structure, *signature)
+    if key not in _EFFORTS:
+        closed, _, _ = eqx.filter_make_jaxpr(program)(*arguments, **options)
+        if len(_EFFORTS) >= MAX_DECISIONS:
+            _EFFORTS.clear()
+        _EFFORTS[key] = cost(closed.jaxpr, TURNS).effort()
+    compiler_options = available(EFFORTS[_EFFORTS[key]].options)
+    if compiler_options:
+        program = _with_options(program, tuple(compiler_options.items()))
+    return program(*arguments, **options)
 
 
 @functools.cache
 def _with_options(
-    program: Callable[..., Result], chosen: tuple[tuple[str, Option], ...]
-) -> Callable[..., Result]:
-    how: Any = {"compiler_options": dict(chosen)}
-    # Calls the program, so that JAX finds the trace from which the cost was estimated.
+    program: Callable[..., Returned], compiler_options: tuple[tuple[str, Option], ...]
+) -> Callable[..., Returned]:
+    # `filter_jit` passes options of `jax.jit` on, but its types do not say so.
+    how: Any = {"compiler_options": dict(compiler_options)}
+    # Calls the program, so that JAX reuses the trace from which the cost was estimated.
     return eqx.filter_jit(lambda *arguments, **options: program(*arguments, **options), **how)
 
 
-_KNOWN: dict[Any, str] = {}
+_EFFORTS: dict[Any, str] = {}
 """Efforts for programs of this process, by their functions and the shapes and static values of
 their arguments."""

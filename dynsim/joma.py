@@ -31,7 +31,7 @@ from dynsim.yz.model import Examples, population, weights
 from dynsim.yz.sampling import OnClasses
 
 Frequencies = Literal["bumps", "random"]
-CLASSES = 20
+NUM_CLASSES = 20
 
 
 def fig2(frequencies: Frequencies = "bumps") -> SequenceClasses:
@@ -45,11 +45,12 @@ def fig2(frequencies: Frequencies = "bumps") -> SequenceClasses:
         ValueError: naming the argument, its value and what is allowed.
     """
     checks.choice("frequencies", frequencies, get_args(Frequencies))
-    X = np.random.default_rng(0).random((CLASSES, CLASSES)) / 2
+    # Seed 0 stands for the draws of the paper, which we do not know.
+    X = np.random.default_rng(0).random((NUM_CLASSES, NUM_CLASSES)) / 2
     if frequencies == "bumps":
-        tokens, classes = np.arange(10)[:, None], np.arange(CLASSES)[None]
-        X[:10] = np.exp(-((tokens - 10 * classes / CLASSES) ** 2) / 30)
-    return sequence_classes((X / X.sum(0)).T, [0] * CLASSES, range(CLASSES))
+        tokens, classes = np.arange(10)[:, None], np.arange(NUM_CLASSES)[None]
+        X[:10] = np.exp(-((tokens - 10 * classes / NUM_CLASSES) ** 2) / 30)
+    return sequence_classes((X / X.sum(0)).T, [0] * NUM_CLASSES, range(NUM_CLASSES))
 
 
 class JoMAClasses(Task):
@@ -74,7 +75,7 @@ class JoMAClasses(Task):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        return CLASSES, CLASSES
+        return NUM_CLASSES, NUM_CLASSES
 
 
 Attention = Literal["linear", "exp", "softmax"]
@@ -108,7 +109,7 @@ class Joint(eqx.Module):
     Z: Float[AnyArray, "Q M"]
 
 
-class Snapshot(NamedTuple):
+class JoMASnapshot(NamedTuple):
     """Weights at one time, and b (K, M) of each class for sequences of infinite length."""
 
     problem: "JoMA"
@@ -167,6 +168,7 @@ class JoMA(OnClasses):
             jax.random.normal(k, shape) * self.scale
             for k, shape in zip(jax.random.split(key, 3), ((K, M), (K, Q), (Q, M)), strict=True)
         )
+        # At z = 0 linear attention would attend to nothing.
         return Joint(Hidden(V, r), Z + (1 if self.attention == "linear" else 0))
 
     def attended(self, Z: Float[AnyArray, "Q M"], examples: Examples) -> Float[Array, "E M"]:
@@ -188,8 +190,10 @@ class JoMA(OnClasses):
         query = jnp.asarray(self.classes.query_index)[examples.classes]
         u = b @ jnp.asarray(params.Y.V).T + jnp.asarray(params.Y.r).T[query]
         h = ACTIVATIONS[self.activation](u)
+        # Class n has the node n.
         own = jnp.take_along_axis(h, examples.classes[:, None], axis=1)[:, 0]
         if self.head == "signal":
+            # -sum_k g_kn h_k with g_kn = 1[k = n] - 1/K.
             return jnp.mean(h, axis=1) - own
         return jax.nn.logsumexp(h, axis=1) - own
 
@@ -222,6 +226,7 @@ class JoMA(OnClasses):
         for the sum over several queries].
         """
         square = jnp.asarray(params.Y.V) ** 2
+        # Only the softmax line has a second term, with b at Z = 0: the frequencies themselves.
         if self.attention != "softmax":
             return jnp.sum(square, axis=0) / 2
         uniform = jnp.asarray(self.classes.prior) @ jnp.asarray(self.classes.probs)
@@ -231,14 +236,15 @@ class JoMA(OnClasses):
     def conserved(self, params: Joint) -> Float[Array, " M"]:
         """Return the (M,) other side of the equations of `invariant`."""
         z = jnp.asarray(params.Z)
-        each = z**2 / 2 if self.attention == "linear" else self.temperature * z
-        return jnp.sum(each, axis=0)
+        # The sum over the queries m, as the rows of V belong to none of them.
+        by_query = z**2 / 2 if self.attention == "linear" else self.temperature * z
+        return jnp.sum(by_query, axis=0)
 
-    def snapshot(self, params: Joint) -> tuple[Snapshot]:
+    def snapshot(self, params: Joint) -> tuple[JoMASnapshot]:
         """The arguments of the observables."""
-        return (Snapshot(self, params, self.attended(params.Z, population(self.classes))),)
+        return (JoMASnapshot(self, params, self.attended(params.Z, population(self.classes))),)
 
-    def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
+    def observables(self) -> dict[str, Callable[[JoMASnapshot], Array]]:
         """The functions in `OBSERVABLES`."""
         return OBSERVABLES
 
@@ -247,15 +253,15 @@ class JoMA(OnClasses):
         return 1e6
 
 
-def entropy(s: Snapshot) -> Float[Array, ""]:
+def entropy(s: JoMASnapshot) -> Float[Array, ""]:
     """Entropy of |b| over its sum in nat, averaged over classes by their prior."""
     size = jnp.abs(s.b)
     share = size / jnp.sum(size, axis=1, keepdims=True)
-    each = jnp.sum(jax.scipy.special.entr(share), axis=1)
-    return jnp.sum(jnp.asarray(s.problem.classes.prior) * each)
+    entropies = jnp.sum(jax.scipy.special.entr(share), axis=1)
+    return jnp.sum(jnp.asarray(s.problem.classes.prior) * entropies)
 
 
-def correlation(s: Snapshot) -> Float[Array, ""]:
+def correlation(s: JoMASnapshot) -> Float[Array, ""]:
     """Correlation over tokens of the two sides of Theorem 1. Initial values are not subtracted, so
     they lower it. It is 0 if a side does not vary."""
     left, right = s.problem.conserved(s.params), s.problem.invariant(s.params)
@@ -264,7 +270,7 @@ def correlation(s: Snapshot) -> Float[Array, ""]:
     return jnp.where(norm > 0, jnp.sum(left * right) / jnp.where(norm > 0, norm, 1), 0)
 
 
-OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
+OBSERVABLES: dict[str, Callable[[JoMASnapshot], Array]] = {
     "loss": lambda s: s.problem.population_loss(s.params),
     "entropy": entropy,
     "correlation": correlation,

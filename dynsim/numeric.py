@@ -17,7 +17,7 @@ from jax.core import Tracer
 Tree = TypeVar("Tree")
 
 
-def plain(field: str, value: Any) -> np.ndarray:
+def as_numpy(field: str, value: Any) -> np.ndarray:
     """Return an array or a list as a NumPy array, without losing anything but its type.
 
     Raises:
@@ -25,26 +25,27 @@ def plain(field: str, value: Any) -> np.ndarray:
             have more than numbers, such as units; for structured arrays; and for lists whose rows
             differ in length.
     """
+    # JAX would read the numbers under the mask.
     masked = isinstance(value, np.ma.MaskedArray)
     if masked and (hidden := np.ma.getmaskarray(value)).any():
         raise ValueError(
             f"{field}{_place(hidden)}: is masked, as are {np.count_nonzero(hidden)} of "
             f"{value.size} entries; leave them out or fill them, and pass a plain array"
         )
-    known = (np.ndarray, np.memmap, np.ma.MaskedArray, np.recarray)
-    if isinstance(value, np.ndarray) and type(value) not in known:
+    plain_types = (np.ndarray, np.memmap, np.ma.MaskedArray, np.recarray)
+    if isinstance(value, np.ndarray) and type(value) not in plain_types:
         raise ValueError(
             f"{field}: is a {type(value).__name__}; must be a plain array: use np.asarray if that "
             "means the same"
         )
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError:
         raise ValueError(f"{field}: must be an array of numbers; its rows differ") from None
-    if found.dtype.names:
-        names = ", ".join(map(repr, found.dtype.names))
+    if array.dtype.names:
+        names = ", ".join(map(repr, array.dtype.names))
         raise ValueError(f"{field}: is structured; must be an array of numbers: pass {names} apart")
-    return found
+    return array
 
 
 def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True) -> Any:
@@ -63,27 +64,40 @@ def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True
     Raises:
         ValueError: naming the field, the first wrong number, and how many there are.
     """
-    key = jnp.issubdtype(getattr(value, "dtype", float), jax.dtypes.extended)
-    if isinstance(value, Tracer) or key:
+    is_key = jnp.issubdtype(getattr(value, "dtype", float), jax.dtypes.extended)
+    if isinstance(value, Tracer) or is_key:
         return value
-    given = found = plain(field, value)
-    if not jnp.issubdtype(found.dtype, np.number) and found.dtype != bool:
-        raise ValueError(f"{field}: must be an array of numbers, has dtype {found.dtype}")
-    if not found.dtype.isnative:
-        found = found.astype(found.dtype.newbyteorder("="))
-    if found.dtype.char in "gG":
+    original = converted = as_numpy(field, value)
+    if not jnp.issubdtype(converted.dtype, np.number) and converted.dtype != bool:
+        raise ValueError(f"{field}: must be an array of numbers, has dtype {converted.dtype}")
+    # JAX rejects arrays of the other byte order.
+    if not converted.dtype.isnative:
+        converted = converted.astype(converted.dtype.newbyteorder("="))
+    # Long doubles and their complex numbers.
+    if converted.dtype.char in "gG":
         with np.errstate(over="ignore"):
-            found = given.astype(np.float64 if found.dtype.char == "g" else np.complex128)
-        inexact = (found != given) & (given == given)
-        _refuse(field, given, inexact, "is not exact in float64; round it with astype")
-    for part in (np.real(found), np.imag(found)) if found.dtype.kind == "c" else (found,):
-        small = part.dtype == bool or (part.dtype.kind in "iu" and part.dtype.itemsize <= 4)
-        if not part.size or small or _is_bounded(part, dtype):
+            exact = np.float64 if converted.dtype.char == "g" else np.complex128
+            converted = original.astype(exact)
+        inexact = (converted != original) & (original == original)
+        _reject(field, original, inexact, "is not exact in float64; round it with astype")
+    is_complex = converted.dtype.kind == "c"
+    for part in (np.real(converted), np.imag(converted)) if is_complex else (converted,):
+        is_small = part.dtype == bool or (part.dtype.kind in "iu" and part.dtype.itemsize <= 4)
+        if not part.size or is_small:
             continue
+        if part.dtype in (np.float32, np.float64) and part.flags.c_contiguous:
+            # If the sum of squares is finite, so are all numbers. It takes half the time of a
+            # minimum and a maximum.
+            flat, largest = part.ravel(), float(np.finfo(dtype).max)
+            with np.errstate(all="ignore"):
+                limit = min(largest * largest, float(np.finfo(part.dtype).max))
+                if np.dot(flat, flat) <= limit:
+                    continue
         # Some types warn of NaN.
         with np.errstate(invalid="ignore"):
             low, high = part.min().item(), part.max().item()
         if jnp.issubdtype(part.dtype, np.integer):
+            # JAX without x64 drops the upper bits.
             ends = np.iinfo(np.uint32 if part.dtype.kind == "u" else np.int32)
             if low < ends.min or high > ends.max:
                 end, word = (high, "largest") if high > ends.max else (low, "smallest")
@@ -95,25 +109,28 @@ def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True
                 )
             continue
         # False for NaN, as the comparison of a minimum or maximum that is NaN.
-        if -(most := float(np.finfo(dtype).max)) <= low and high <= most:
+        largest = float(np.finfo(dtype).max)
+        if -largest <= low and high <= largest:
             continue
         if finite:
             what = "is not finite; leave it out, or define `allows_nonfinite` of the problem"
-            _refuse(field, found, ~np.isfinite(part), what)
+            _reject(field, converted, ~np.isfinite(part), what)
         with np.errstate(over="ignore"):
-            lost = np.isinf(part.astype(dtype)) & np.isfinite(part)
-        _refuse(field, found, lost, f"is infinite in {dtype}; change its unit")
+            overflows = np.isinf(part.astype(dtype)) & np.isfinite(part)
+        _reject(field, converted, overflows, f"is infinite in {dtype}; change its unit")
     # Single numbers keep their type, and JAX's arrays their device.
-    kept = found is given and isinstance(value, jax.Array | np.generic | complex | float | int)
-    return value if kept else found
+    unchanged = converted is original
+    if unchanged and isinstance(value, jax.Array | np.generic | complex | float | int):
+        return value
+    return converted
 
 
 def integers(field: str, value: Any) -> Any:
     """Like `array`; raises `ValueError` for anything but integers."""
-    found = array(field, value)
-    if not jnp.issubdtype(found.dtype, np.integer):
-        raise ValueError(f"{field}: must be whole numbers, has dtype {found.dtype}")
-    return found
+    numbers = array(field, value)
+    if not jnp.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"{field}: must be whole numbers, has dtype {numbers.dtype}")
+    return numbers
 
 
 def tree(
@@ -130,32 +147,22 @@ def tree(
     the places `settings`, may be infinite, and are of the precision `single`, by default `dtype`.
     """
 
-    def of(path: Any, leaf: Any) -> Any:
+    def convert(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | float):
             return leaf
         name = field + jax.tree_util.keystr(path)
         place = jax.tree_util.keystr(path, simple=True, separator=".")
+        # A single number may be a limit such as infinity.
         if not np.ndim(leaf) or place in settings:
             return array(name, leaf, single or dtype, finite=False)
         return array(name, leaf, dtype, finite=finite)
 
-    found = jax.tree.map_with_path(of, values)
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(values), strict=True)
-    return values if all(new is old for new, old in pairs) else found
+    converted = jax.tree.map_with_path(convert, values)
+    pairs = zip(jax.tree.leaves(converted), jax.tree.leaves(values), strict=True)
+    return values if all(new is old for new, old in pairs) else converted
 
 
-def _is_bounded(part: np.ndarray, dtype: str) -> bool:
-    """Return whether the sum of squares shows that all numbers are finite in `dtype`. It takes half
-    the time of a minimum and a maximum."""
-    if part.dtype not in (np.float32, np.float64) or not part.flags.c_contiguous:
-        return False
-    flat, most = part.ravel(), float(np.finfo(dtype).max)
-    with np.errstate(all="ignore"):
-        return bool(np.dot(flat, flat) <= min(most * most, float(np.finfo(part.dtype).max)))
-
-
-def _refuse(field: str, values: np.ndarray, bad: np.ndarray | np.bool_, what: str) -> None:
-    """Raise `ValueError` with the first of the `bad` values, if there are any."""
+def _reject(field: str, values: np.ndarray, bad: np.ndarray | np.bool_, what: str) -> None:
     if bad.any():
         first = values[bad].ravel()[0] if values.ndim else values[()]
         many = f" ({np.count_nonzero(bad)} of {values.size} are like this)" if values.ndim else ""

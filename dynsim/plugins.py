@@ -22,13 +22,14 @@ def entry_points(group: str) -> Mapping[str, EntryPoint]:
     Raises:
         ValueError: if two packages define the same name.
     """
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
-        other = found.setdefault(point.name, point)
-        # A package found twice on the path, as after an editable installation, counts once.
+        # The first one of a name on the path is the one that Python would import.
+        other = points.setdefault(point.name, point)
+        # A package that is on the path twice, as after an editable installation, counts once.
         if other is not point and (other.value, _owner(other)) != (point.value, _owner(point)):
             raise ValueError(f"{_described(point)}: {_described(other)} has the same name")
-    return MappingProxyType(found)
+    return MappingProxyType(points)
 
 
 @functools.cache
@@ -41,14 +42,14 @@ def load(group: str, name: str) -> object:
     point = entry_points(group)[name]
     # The import of foreign code may raise anything, including SystemExit.
     try:
-        with x64_kept(_described(point)):
+        with x64_unchanged(_described(point)):
             return point.load()
     except (Exception, SystemExit) as error:
         raise ValueError(f"{_described(point)}: cannot be loaded ({error!r})") from error
 
 
 @contextlib.contextmanager
-def x64_kept(who: str) -> Iterator[None]:
+def x64_unchanged(who: str) -> Iterator[None]:
     """Restore `jax_enable_x64` after an import that changes it, which would affect all programs of
     the process, and warn, naming `who`."""
     before = jax.enable_x64.value

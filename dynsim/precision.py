@@ -29,10 +29,11 @@ AnyArray = Array | np.ndarray
 """An array outside compiled code: a JAX array, or a NumPy one from the user or from `to_host`."""
 Number = AnyArray | np.number | float | int
 """A real number or an array of them. `ArrayLike` would also allow bools and complex numbers."""
-AnyNotNegative = Annotated[Real[Number, "*#P"], at.Ge(0)]
+AnyReal = Real[Number, "*#P"]
 """A number that may be traced, or an array with one number per run."""
-AnyPositive = Annotated[Real[Number, "*#P"], at.Gt(0)]
-AnyDecay = Annotated[Real[Number, "*#P"], at.Ge(0), at.Lt(1)]
+AnyNotNegative = Annotated[AnyReal, at.Ge(0)]
+AnyPositive = Annotated[AnyReal, at.Gt(0)]
+AnyDecay = Annotated[AnyReal, at.Ge(0), at.Lt(1)]
 # JAX's devices come from a compiled library without types.
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 DType = Literal["float32", "float64"]
@@ -44,7 +45,7 @@ WITHOUT_FLOAT64 = ("tpu",)
 ON_ERROR = os.environ.get("EQX_ON_ERROR", "raise")
 """How Equinox reports bad arguments, on which programs of theories depend. It reads the variable
 when it is imported, as here; the command line sets it before."""
-USUAL = {
+REQUIRED = {
     "jax_numpy_dtype_promotion": (jax.numpy_dtype_promotion, "standard"),
     "jax_debug_key_reuse": (jax.debug_key_reuse, False),
     "jax_disable_jit": (jax.disable_jit, False),
@@ -72,6 +73,7 @@ def check_process() -> None:
 def compiled_for(platform: str) -> Iterator[None]:
     """Trace the enclosed programs for `platform`, such as "cpu", "gpu" or "tpu", instead of for the
     default device."""
+    # A context variable: threads may compile for different platforms at once.
     token = _TARGET.set(platform)
     try:
         yield
@@ -86,6 +88,7 @@ def on_cpu() -> bool:
 
 def _platform() -> str:
     chosen = jax.default_device.value
+    # The default device may be a device or the name of a platform.
     default = getattr(chosen, "platform", chosen)
     return _TARGET.get() or default or jax.default_backend()
 
@@ -109,31 +112,34 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
     checks.choice("dtype", dtype, ("float32", "float64"))
     check_process()
     _PROCESS.add(os.getpid())
+    # A trace of the caller has its precision from outside.
     if dtype == "float64" and not jax.enable_x64.value and checks.is_traced(inputs):
         raise ValueError(
             "dtype = 'float64': inside jit, vmap or grad this needs "
             "jax.config.update('jax_enable_x64', True) beforehand; or pass dtype='float32'"
         )
-    with contextlib.ExitStack() as stack, _named_flags():
+    with contextlib.ExitStack() as stack, _name_debug_options():
         stack.enter_context(jax.default_matmul_precision("highest"))
-        for name, (option, value) in USUAL.items():
-            # Entering a context takes longer than looking.
+        for name, (option, value) in REQUIRED.items():
+            # Reading an option takes less time than entering its context.
             if getattr(jax.config, name) not in (None, value):
                 stack.enter_context(option(value))
         if dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
+            # A TPU would compute in float32 without a word.
             if _platform() in WITHOUT_FLOAT64 and not checks.is_traced(inputs):
                 stack.enter_context(jax.default_device(host()))
         yield
 
 
 @contextlib.contextmanager
-def _named_flags() -> Iterator[None]:
+def _name_debug_options() -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
         debug = ("jax_debug_nans", "jax_debug_infs")
         names = [name for name in debug if jax.config.values[name]]
+        # JAX names the option itself in some messages.
         if not names or names[0] in str(error):
             raise
         raise FloatingPointError(
@@ -167,17 +173,15 @@ def cast(value: Number | Sequence[Number], dtype: DTypeLike) -> Array:
     return jnp.asarray(traced, dtype)
 
 
-def placed(tree: Result) -> Result:
+def as_jax_arrays(tree: Result) -> Result:
     """Convert the NumPy arrays of a tree to JAX arrays, for arguments of a program in `precision`.
 
     A program would convert them itself, but if x64 is switched on and off within one process,
-    JAX 0.12 sometimes reuses the float64 array made earlier from the same NumPy array.
+    JAX 0.12 sometimes reuses an earlier float64 array of the same NumPy array.
     """
-
-    def of(leaf: Any) -> Any:
-        return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
-
-    return jax.tree.map(of, tree)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, tree
+    )
 
 
 def to_host(result: Result) -> Result:

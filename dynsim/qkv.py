@@ -36,7 +36,7 @@ negligible. A vector of equal entries, for which "layer" divides by zero, theref
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -46,7 +46,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import NotNegative, Size
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, AnyReal
 from dynsim.problem.base import Measured
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.yz import finite_length, sampling
@@ -144,6 +144,7 @@ def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
 
 def from_heads(task: SequenceClasses, params: yz.YZ) -> Embedded:
     """Return weights with U = W_K = I, width M, and these effective Y (H, M, M) and Z (H, Q, M)."""
+    # With U = W_K = I, Z is the query rows of W_Q over sqrt(M), and Y the transpose of W_V.
     H, M = params.Y.shape[0], task.M
     identity = jnp.eye(M, dtype=params.Y.dtype)
     scaled = params.Z * M**0.5
@@ -168,6 +169,7 @@ def decode(
 ) -> Float[Array, "E M"]:
     """Compute output logits from the normalised attention that `read` returns."""
     theory = params.placement == "theory"
+    # The query is added before its values are read, as in section 7.
     if params.residual:
         query = task.query[classes]
         token = jax.nn.one_hot(query, task.M, dtype=x.dtype) if theory else params.U[query]
@@ -229,13 +231,13 @@ def forward_tokens(
     slope: Float[Array, ""] | float = 0.0,
 ) -> Float[Array, " M"]:
     """Return the logits for one sequence of token ids, query last: the model as in transformers, by
-    position, with a positional prior of the given `slope`. The query must be one of
-    `task.queries`."""
+    position, with a positional prior of this `slope`. The query must be one of `task.queries`."""
     context, query = params.U[tokens[:-1]], params.U[tokens[-1]]
     s = jnp.einsum("d,hdr,hsr->hs", query, params.W_Q, context @ params.W_K)
     prior = positional_prior(jnp.asarray(slope, s.dtype), tokens.shape[0])
     b = jax.nn.softmax(s / params.width**0.5 + prior[None])
     a = jax.vmap(lambda b: jax.ops.segment_sum(b, tokens[:-1], num_segments=task.M))(b)
+    # Any class with this query: only the query of a class enters `decode`.
     classes = jnp.argmax(task.query == tokens[-1])[None]
     return decode(params, task, read(params, a[:, None]), classes)[0]
 
@@ -305,29 +307,29 @@ class QKV(OnClasses):
     def __check_init__(self) -> None:
         super().__check_init__()
         if isinstance(self.task, SequenceClasses):
-            self._check_width(self.task.M)
+            # The vocabulary of other tasks is known once they are built.
+            M = self.task.M
+            if self.embedding == "identity" and self.width != M:
+                raise ValueError(
+                    f"width = {self.width}: embedding = 'identity' needs the vocabulary size {M}"
+                )
+            if self.embedding == "orthogonal" and 0 < self.width < M:
+                raise ValueError(
+                    f"width = {self.width}: embedding = 'orthogonal' needs at least the vocabulary "
+                    f"size {M}; narrower embeddings can be 'gaussian'"
+                )
         if (self.normalisation, self.placement, self.width) == ("layer", "practice", 1):
             raise ValueError("width = 1: normalisation = 'layer' of the embedding needs at least 2")
         for name in self.frozen:
             checks.choice("frozen", name, WEIGHTS)
+        # An untied decoder alone is a linear model, not attention.
         if {"W_Q", "W_K", "W_V"} <= set(self.frozen) and not self.train_embedding:
             raise ValueError(f"frozen = {self.frozen}: leaves nothing but a decoder to train")
         if self.slope is not None and math.isinf(self.length):
             raise ValueError(f"slope = {self.slope}: positions need sequences of finite length")
 
-    def _check_width(self, M: int) -> None:
-        if self.embedding == "identity" and self.width != M:
-            raise ValueError(
-                f"width = {self.width}: embedding = 'identity' needs the vocabulary size {M}"
-            )
-        if self.embedding == "orthogonal" and 0 < self.width < M:
-            raise ValueError(
-                f"width = {self.width}: embedding = 'orthogonal' needs at least the vocabulary "
-                f"size {M}; narrower embeddings can be 'gaussian'"
-            )
-
     @property
-    def held(self) -> frozenset[str]:
+    def untrained(self) -> frozenset[str]:
         """Names of all weights that are not trained."""
         return frozenset(self.frozen) | (set() if self.train_embedding else {"U"})
 
@@ -339,7 +341,8 @@ class QKV(OnClasses):
             zip(WEIGHTS, jax.random.split(key, len(WEIGHTS)), strict=True)
         )
 
-        def normal(name: str, shape: tuple[int, ...], scale: Any) -> Float[Array, "..."]:
+        def normal(name: str, shape: tuple[int, ...], scale: AnyReal) -> Float[Array, "..."]:
+            # A key for each name: weights of one name do not depend on the settings of others.
             unit = jax.random.normal(keys[name], shape)
             return unit * jnp.asarray(scale, unit.dtype) * jnp.asarray(d**-0.5, unit.dtype)
 
@@ -384,7 +387,7 @@ class QKV(OnClasses):
 
     def is_frozen(self, params: Embedded) -> PyTree:
         """Which weights are frozen."""
-        return _named(params, self.held.__contains__)
+        return _named(params, self.untrained.__contains__)
 
     def snapshot(self, params: Embedded) -> tuple[SequenceClasses, Snapshot]:
         """The classes and the quantities from which observables are computed."""
@@ -411,7 +414,7 @@ class QKV(OnClasses):
         return sample
 
 
-def _named(params: Embedded, value: Callable[[str], Any]) -> PyTree:
+def _named(params: Embedded, value: Callable[[str], str | bool]) -> PyTree:
     """Replace each of the weights by `value` of its name."""
     names = [name for name in WEIGHTS if getattr(params, name) is not None]
     return eqx.tree_at(
@@ -435,9 +438,10 @@ def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
     z = attention_logits(params, task)[:, task.query_index]
     c = attend(params, task, examples)
     x = read(params, c)
-    logits, back = jax.vjp(lambda x: decode(params, task, x, examples.classes), x)
-    (g,) = back(yz.cross_entropy(logits, task.next_token)[1])
+    logits, pull_back = jax.vjp(lambda x: decode(params, task, x, examples.classes), x)
+    (g,) = pull_back(yz.cross_entropy(logits, task.next_token)[1])
     if params.placement == "practice":
         g = g @ params.U.T
+    # Observables describe one head; of several they are means.
     c = jnp.mean(c, axis=0)
     return Snapshot(jnp.mean(z, axis=0), c, yz.normalise(c), logits, jnp.mean(g, axis=0))

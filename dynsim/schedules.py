@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks, decoding
-from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
+from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, AnyReal, Number
 
 __all__ = [
     "Constant",
@@ -52,7 +52,6 @@ __all__ = [
 ]
 
 Function = Callable[[Array], Real[AnyArray, "..."]]
-Values = Real[Number, "*#P"]
 
 
 class Piece(NamedTuple):
@@ -62,21 +61,21 @@ class Piece(NamedTuple):
     rate: Function
 
 
-def flat(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:
+def constant_piece(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:
     return Piece(until, lambda t: height * jnp.ones_like(t))
 
 
-def line(
+def linear_piece(
     begin: Real[Number, ""],
     until: Real[Number, ""],
     first: Real[Number, ""],
     last: Real[Number, ""],
 ) -> Piece:
-    slope = (last - first) / positive(until - begin)
+    slope = (last - first) / as_divisor(until - begin)
     return Piece(until, lambda t: first + slope * (t - begin))
 
 
-def positive(length: Real[Number, ""]) -> Array:
+def as_divisor(length: Real[Number, ""]) -> Array:
     """Return the length of a piece as a divisor. Empty pieces are evaluated, but not used."""
     return jnp.maximum(jnp.asarray(length), 1e-30)
 
@@ -96,14 +95,14 @@ class Schedule(eqx.Module):
     warmup: AnyNotNegative | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:
         """Return the pieces after the warm-up, for a peak of 1; the last one has no end."""
 
     @property
-    def length(self) -> Real[Number, "*#P"]:
+    def length(self) -> AnyReal:
         """Number of steps after which the rate no longer changes; 0 if it keeps changing."""
         return self.risen
 
@@ -111,10 +110,10 @@ class Schedule(eqx.Module):
         """Return all pieces in order, for a peak of 1."""
         if self.warmup is None:
             return self.after_warmup()
-        return (line(0, self.warmup, 0, 1), *self.after_warmup())
+        return (linear_piece(0, self.warmup, 0, 1), *self.after_warmup())
 
     @property
-    def risen(self) -> Real[Number, "*#P"]:
+    def risen(self) -> AnyReal:
         """Step at which the warm-up ends."""
         return 0.0 if self.warmup is None else self.warmup
 
@@ -138,7 +137,7 @@ class Schedule(eqx.Module):
         return type(self).rate is Schedule.rate
 
     @property
-    def is_held(self) -> bool:
+    def needs_no_table(self) -> bool:
         """Whether its stops and sums are known without a `table`."""
         return False
 
@@ -147,7 +146,7 @@ class Schedule(eqx.Module):
         `times` as numbers, unless it is piecewise constant.
 
         Raises:
-            ValueError: for traced times, for more than `LONGEST` steps, and for a function of the
+            ValueError: for traced times, for more than `MAX_STEPS` steps, and for a function of the
                 step that returns a rate which is negative or not finite.
         """
         if checks.is_traced(times):
@@ -156,9 +155,13 @@ class Schedule(eqx.Module):
                 "last step; pass `steps`, or times that are not traced"
             )
         steps = max(math.ceil(np.max(np.asarray(times))), 1)
-        if steps > LONGEST:
-            raise ValueError(f"times = {steps}: must be <= {LONGEST} steps for a schedule")
-        rates = self._relative(jnp.arange(steps))
+        if steps > MAX_STEPS:
+            raise ValueError(f"times = {steps}: must be <= {MAX_STEPS} steps for a schedule")
+        if self.is_scaled:
+            rates = _scaled(dataclasses.replace(self, peak=1.0), jnp.arange(steps))
+        else:
+            # Not compiled: JAX would cache what a function has returned, though it may change.
+            rates = jnp.asarray(self.rate(jnp.arange(steps)), float)
         if not checks.is_traced(rates):
             bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
             if bad.size:
@@ -166,13 +169,6 @@ class Schedule(eqx.Module):
                     f"eta: the rate of step {bad[0]} is {rates[bad[0]]}; must be finite and >= 0"
                 )
         return _table(self.peak if self.is_scaled else 1.0, rates)
-
-    def _relative(self, steps: Int[Array, " N"]) -> Float[Array, " N"]:
-        """Return the rates of whole steps, over the peak if they are proportional to it."""
-        if not self.is_scaled:
-            # Not compiled: JAX would keep what a function has returned, though it may change.
-            return jnp.asarray(self.rate(steps), float)
-        return _scaled(dataclasses.replace(self, peak=1.0), steps)
 
     def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
         """Learning rate at time `t` in steps: that of the step in progress."""
@@ -184,8 +180,8 @@ class Schedule(eqx.Module):
         Raises:
             ValueError: as `table`.
         """
-        known = self.table(steps)
-        return known.peak * known.flow_time(steps)
+        table = self.table(steps)
+        return table.peak * table.flow_time(steps)
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
         """Number of steps at the peak rate with the same sum of rates as the first `steps`
@@ -224,6 +220,8 @@ class Table(Schedule):
     @classmethod
     def of(cls, peak: Real[Number, ""], values: Float[Array, " N"]) -> Table:
         """Make the table of a schedule from its rates over the peak."""
+        # Where rates change smoothly, a step has a parabola from `begin` to `end`; elsewhere both
+        # are its rate.
         smooth, edges = jnp.zeros(len(values), bool), jnp.array([0, -1])
         if len(values) > 3:
             inner, second = values[1:-1], jnp.diff(values, 2)
@@ -232,31 +230,34 @@ class Table(Schedule):
             # The first and the last step continue the line of their neighbours, but not below 0.
             outer = inner[edges] & (3 * values[edges] >= values[jnp.array([1, -2])])
             smooth = smooth.at[1:-1].set(inner).at[edges].set(outer)
+        # Neighbouring parabolas meet at the mean of their rates.
         middles = jnp.pad((values[:-1] + values[1:]) / 2, 1)
         begins, ends = middles[:-1].at[0].set(2 * values[0] - middles[1]), middles[1:]
         ends = ends.at[-1].set(2 * values[-1] - middles[-2])
-        begins, ends = (jnp.where(smooth, each, values) for each in (begins, ends))
+        begins, ends = (jnp.where(smooth, edge, values) for edge in (begins, ends))
 
-        def follow(line: tuple[Array, Array], step: Any) -> tuple[tuple[Array, Array], Array]:
-            """Return the line from the last stop, and whether a solver stops before the step."""
+        # A solver stops where rates jump, and where they have left the line from its last stop.
+        def follow(
+            line: tuple[Array, Array], step: tuple[Array, Array, Array]
+        ) -> tuple[tuple[Array, Array], Array]:
             (value, slope), (jumps, own, tangent) = line, step
             stop = jumps | (jnp.abs(own - value - slope) > LINE * own)
             return (jnp.where(stop, own, value + slope), jnp.where(stop, tangent, slope)), stop
 
         jumps, tangents = ends[:-1] != begins[1:], ends - begins
-        line, steps = (values[0], tangents[0]), (jumps, values[1:], tangents[1:])
+        first_line, steps = (values[0], tangents[0]), (jumps, values[1:], tangents[1:])
         stops = jnp.where(
-            jax.lax.scan(follow, line, steps)[1], jnp.arange(1.0, len(values)), jnp.inf
+            jax.lax.scan(follow, first_line, steps)[1], jnp.arange(1.0, len(values)), jnp.inf
         )
         # Where rates vanish, rounding in a parallel sum may decrease it.
         sums = jax.lax.cummax(jnp.pad(jnp.cumsum(values), (1, 0)))
         # With lengths that are powers of two, runs of similar lengths share a compiled program.
-        room = (0, max(1 << (len(values) - 1).bit_length(), 64) - len(values))
+        padding = (0, max(1 << (len(values) - 1).bit_length(), 64) - len(values))
         values, begins, ends = (
-            jnp.pad(each, room, constant_values=ends[-1]) for each in (values, begins, ends)
+            jnp.pad(rates, padding, constant_values=ends[-1]) for rates in (values, begins, ends)
         )
-        sums = jnp.pad(sums, room, mode="edge")
-        stops = jnp.pad(stops, room, constant_values=jnp.inf)
+        sums = jnp.pad(sums, padding, mode="edge")
+        stops = jnp.pad(stops, padding, constant_values=jnp.inf)
         return cls(peak, values, begins, ends, sums, stops)
 
     def after_warmup(self) -> tuple[Piece, ...]:
@@ -268,7 +269,8 @@ class Table(Schedule):
 
     def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
         k = self._index(t)
-        own, begin, end = (each[k] for each in (self.values, self.begins, self.ends))
+        own, begin, end = (rates[k] for rates in (self.values, self.begins, self.ends))
+        # The parabola from `begin` to `end` whose mean is the rate of the step.
         s = jnp.clip(jnp.asarray(t) - k, 0, 1)
         shape = begin + s * (end - begin + 3 * (begin + end - 2 * own) * (s - 1))
         return jnp.asarray(self.peak * shape)
@@ -288,14 +290,14 @@ class PiecewiseConstant(Schedule):
     """A rate that is constant between few jumps. Without a warm-up it needs no table."""
 
     @property
-    def is_held(self) -> bool:
+    def needs_no_table(self) -> bool:
         return self.is_scaled and self.warmup is None
 
     def table(self, times: Real[Number, "*S"] | Sequence[Number]) -> Schedule:
-        return self if self.is_held else super().table(times)
+        return self if self.needs_no_table else super().table(times)
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
-        if not self.is_held:
+        if not self.needs_no_table:
             return super().flow_time(steps)
         t = jnp.asarray(steps, jnp.result_type(steps, float))
         *before, last = self.pieces()
@@ -324,7 +326,7 @@ class Constant(PiecewiseConstant):
     SHORT: ClassVar = "peak"
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        return (flat(jnp.inf, 1),)
+        return (constant_piece(jnp.inf, 1),)
 
 
 class OfStep(Schedule):
@@ -337,21 +339,20 @@ class OfStep(Schedule):
         return False
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        return (Piece(jnp.inf, self._of_steps),)
+        def rate(k: Array) -> AnyArray:
+            with checks.code_of_user("eta", k):
+                rate = self.function(k)
+            if not eqx.is_array_like(rate) or jnp.shape(rate) != ():
+                shown = eqx.tree_pformat(rate)
+                raise ValueError(f"eta: must return the rate of a step, returned {shown}")
+            return rate
 
-    def _of_steps(self, k: Array) -> AnyArray:
-        # The function is written for one step, which it may use as an index or to choose a branch.
-        if k.ndim == 0:
-            return self._of_step(k)
-        return jnp.vectorize(lambda k: jnp.asarray(self._of_step(k)))(k)
+        def rates(k: Array) -> AnyArray:
+            # The user's function is written for one step, which it may use as an index or to choose
+            # a branch.
+            return rate(k) if k.ndim == 0 else jnp.vectorize(lambda k: jnp.asarray(rate(k)))(k)
 
-    def _of_step(self, k: Array) -> AnyArray:
-        with checks.code_of_user("eta", k):
-            rate = self.function(k)
-        if not eqx.is_array_like(rate) or jnp.shape(rate) != ():
-            shown = eqx.tree_pformat(rate)
-            raise ValueError(f"eta: must return the rate of a step, returned {shown}")
-        return rate
+        return (Piece(jnp.inf, rates),)
 
 
 # Compiled, because its many operations one by one take seconds the first time.
@@ -361,13 +362,13 @@ _table = eqx.filter_jit(Table.of)
 
 def proportional(first: Schedule, second: Schedule) -> bool:
     """Return whether two schedules differ only in their peaks. Traced numbers are not compared."""
-    shapes = [dataclasses.replace(each, peak=1.0) for each in (first, second)]
-    alike = jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
-    pairs = zip(*map(jax.tree.leaves, shapes), strict=alike)
-    return alike and (checks.is_traced(shapes) or all(np.array_equal(a, b) for a, b in pairs))
+    shapes = [dataclasses.replace(schedule, peak=1.0) for schedule in (first, second)]
+    same_kind = jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
+    pairs = zip(*map(jax.tree.leaves, shapes), strict=same_kind)
+    return same_kind and (checks.is_traced(shapes) or all(np.array_equal(a, b) for a, b in pairs))
 
 
-def as_schedule(field: str, eta: Schedule | Function | Real[Number, "*#P"] | None) -> Schedule:
+def as_schedule(field: str, eta: Schedule | Function | AnyReal | None) -> Schedule:
     """Convert a learning rate to a schedule: a number, a schedule, or a function of the step.
 
     Raises:
@@ -384,16 +385,14 @@ def as_schedule(field: str, eta: Schedule | Function | Real[Number, "*#P"] | Non
     return Constant(eta)
 
 
-LONGEST = 2**27
+MAX_STEPS = 2**27
 """Largest number of steps in a table of rates: a gibibyte in float64."""
 SMOOTH, LINE = 1e-4, 0.05
 """Largest third difference of rates, over the rate, at which a flow's rate is continuous; and the
 largest distance from a line, over the rate, at which a solver does not stop."""
-NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
-"""Numbers of schedules other than their peaks, by the names of their settings."""
 
 
-class Fall(Schedule):
+class Decreasing(Schedule):
     """A rate that decays from its peak to `end` times the peak at step `steps`.
 
     Attributes:
@@ -406,16 +405,16 @@ class Fall(Schedule):
 
     def __check_init__(self) -> None:
         # The check of the base class runs later, but `warmup` is compared with valid `steps`.
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
         if not checks.is_traced((self.steps, self.risen)):
             checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
 
     @property
-    def length(self) -> Real[Number, "*#P"]:
+    def length(self) -> AnyReal:
         return self.steps
 
 
-class Linear(Fall):
+class Linear(Decreasing):
     """A linear decay from `peak` to `end` times `peak` at step `steps`, which counts from the start
     of the run, including the warm-up.
 
@@ -424,20 +423,20 @@ class Linear(Fall):
     """
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        return line(self.risen, self.steps, 1, self.end), flat(jnp.inf, self.end)
+        return linear_piece(self.risen, self.steps, 1, self.end), constant_piece(jnp.inf, self.end)
 
 
-class Cosine(Fall):
+class Cosine(Decreasing):
     """A decay along half a cosine from `peak` to `end` times `peak`; otherwise like `Linear`.
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
     """
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        speed = jnp.pi / positive(self.steps - self.risen)
+        speed = jnp.pi / as_divisor(self.steps - self.risen)
         mean, half = (1 + self.end) / 2, (1 - self.end) / 2
         rate = lambda t: mean + half * jnp.cos(speed * (t - self.risen))  # noqa: E731
-        return Piece(self.steps, rate), flat(jnp.inf, self.end)
+        return Piece(self.steps, rate), constant_piece(jnp.inf, self.end)
 
 
 class Exponential(Schedule):
@@ -492,13 +491,13 @@ class WarmupStableDecay(Schedule):
     end: AnyNotNegative = 0.0
 
     @property
-    def length(self) -> Real[Number, "*#P"]:
+    def length(self) -> AnyReal:
         return self.risen + self.stable + self.cooldown
 
     def after_warmup(self) -> tuple[Piece, ...]:
         begin = self.risen + self.stable
-        falling = line(begin, self.length, 1, self.end)
-        return flat(begin, 1), falling, flat(jnp.inf, self.end)
+        falling = linear_piece(begin, self.length, 1, self.end)
+        return constant_piece(begin, 1), falling, constant_piece(jnp.inf, self.end)
 
 
 class Steps(PiecewiseConstant):
@@ -513,8 +512,8 @@ class Steps(PiecewiseConstant):
             or a negative factor.
     """
 
-    at: tuple[Real[Number, "*#P"], ...] = eqx.field(converter=tuple)
-    factors: tuple[Real[Number, "*#P"], ...] = eqx.field(converter=tuple)
+    at: tuple[AnyReal, ...] = eqx.field(converter=tuple)
+    factors: tuple[AnyReal, ...] = eqx.field(converter=tuple)
 
     def __check_init__(self) -> None:
         if len(self.at) != len(self.factors) or not self.at:
@@ -531,13 +530,14 @@ class Steps(PiecewiseConstant):
             checks.real("factors", factor, 0)
 
     @property
-    def length(self) -> Real[Number, "*#P"]:
+    def length(self) -> AnyReal:
         return self.at[-1]
 
     def after_warmup(self) -> tuple[Piece, ...]:
         heights = (1.0, *self.factors)
         return tuple(
-            flat(until, height) for until, height in zip((*self.at, jnp.inf), heights, strict=True)
+            constant_piece(until, height)
+            for until, height in zip((*self.at, jnp.inf), heights, strict=True)
         )
 
 
@@ -550,7 +550,7 @@ warmup_stable_decay = WarmupStableDecay
 steps = Steps
 
 
-def warmup_cosine(peak: Values, warmup: Values, steps: Values, end: Values = 0.0) -> Cosine:
+def warmup_cosine(peak: AnyReal, warmup: AnyReal, steps: AnyReal, end: AnyReal = 0.0) -> Cosine:
     """`cosine` after a linear warm-up, the usual schedule of language models, with its arguments in
     the order of `optax.warmup_cosine_decay_schedule`.
 

@@ -13,7 +13,7 @@ independent and Gaussian, the output depends on x_T and S = sum_t c_t x_t ~ N(0,
 derivative of the loss with respect to c_t is g . x_t, with g a function of x_T and S. Given S these
 are Gaussian, with mean c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), so their mean over
 the batch needs one normal number per token [ours]. A step therefore draws 2 N d + T numbers instead
-of N T d; see `Draw`.
+of N T d; see `RetrievalDraw`.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Scored(eqx.Module):
     a: Float[AnyArray, " T"]
 
 
-class Draw(NamedTuple):
+class RetrievalDraw(NamedTuple):
     """The random numbers that represent N sequences in a step: (N, d) x_T, and standard normal
     numbers, (N, d) for S and (T - B,) for the derivatives with respect to attention."""
 
@@ -52,7 +52,7 @@ class Draw(NamedTuple):
     slopes: Float[Array, " O"]
 
 
-class Snapshot(NamedTuple):
+class RetrievalSnapshot(NamedTuple):
     """Observables at one time, from training or theory.
 
     Attributes:
@@ -90,7 +90,7 @@ class Retrieval(Problem):
     """
 
     NAME: ClassVar = "sparse_attention"
-    RECORD: ClassVar = Snapshot._fields
+    RECORD: ClassVar = RetrievalSnapshot._fields
     RUN_DEFAULTS: ClassVar = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 1200}
 
     length: Size = 64
@@ -140,6 +140,7 @@ class Retrieval(Problem):
         last_key, other_key = jax.random.split(key)
         last = self._last(last_key, batch)
         others = jax.random.normal(other_key, (batch, self.T - self.B, self.d)) / self.d**0.5
+        # The copies are at the end; their order does not matter to the model.
         copies = jnp.broadcast_to(last[:, None], (batch, self.B, self.d))
         return jnp.concatenate([others, copies], axis=1)
 
@@ -147,60 +148,67 @@ class Retrieval(Problem):
         """Mean of |y - W* x_T|^2 / 2 over the sequences."""
         attended = jnp.einsum("t,ntd->nd", jax.nn.softmax(params.a), data)
         target = self.target(data.dtype.name)
-        missed = attended @ jnp.asarray(params.W).T - data[:, -1] @ target.T
-        return jnp.mean(jnp.sum(missed**2, axis=1)) / 2
+        error = attended @ jnp.asarray(params.W).T - data[:, -1] @ target.T
+        return jnp.mean(jnp.sum(error**2, axis=1)) / 2
 
     def population_loss(self, params: Scored) -> Float[Array, ""]:
         """The mean loss over all sequences."""
         W = jnp.asarray(params.W)
         weight = jax.nn.softmax(jnp.asarray(params.a))
         others, copies = weight[: -self.B], jnp.sum(weight[-self.B :])
+        # x_T has the second moment `fixed` along e_0, and `rest` along all other axes.
         fixed, rest = self.moments
-        missed = jnp.sum((copies * W - self.target(W.dtype.name)) ** 2, axis=0)
+        errors = jnp.sum((copies * W - self.target(W.dtype.name)) ** 2, axis=0)
         noise = jnp.sum(others**2) * jnp.sum(W**2) / self.d
-        return (noise + fixed * missed[0] + rest * jnp.sum(missed[1:])) / 2
+        return (noise + fixed * errors[0] + rest * jnp.sum(errors[1:])) / 2
 
-    def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], Draw]:
+    def batches(
+        self, key: PRNGKeyArray, steps: int, batch: int
+    ) -> Callable[[Array], RetrievalDraw]:
         """Return the random numbers that replace the sequences of each step."""
         del steps
 
-        def drawn(k: Array) -> Draw:
+        def numbers(k: Array) -> RetrievalDraw:
             last, other, slope = jax.random.split(jax.random.fold_in(key, k), 3)
-            return Draw(
+            return RetrievalDraw(
                 self._last(last, batch),
                 jax.random.normal(other, (batch, self.d)),
                 jax.random.normal(slope, (self.T - self.B,)),
             )
 
-        return drawn
+        return numbers
 
     def loss_and_gradient(self, params: Scored, data: PyTree) -> tuple[Float[Array, ""], Scored]:
-        """Loss and gradient on sequences, or on a `Draw`, with the same distribution as on that
-        number of sequences."""
-        if not isinstance(data, Draw):
+        """Loss and gradient on sequences, or on a `RetrievalDraw`, with the same distribution as on
+        that number of sequences."""
+        if not isinstance(data, RetrievalDraw):
             return super().loss_and_gradient(params, data)
         num, root = data.last.shape[0], self.d**0.5
         weight, W = jax.nn.softmax(jnp.asarray(params.a)), jnp.asarray(params.W)
+        # Attention on the other tokens.
         c = weight[: -self.B]
         norm = jnp.sqrt(jnp.sum(c**2))
         S = norm / root * data.others
         attended = S + jnp.sum(weight[-self.B :]) * data.last
-        missed = attended @ W.T - data.last @ self.target(W.dtype.name).T
-        pulled = missed @ W
+        error = attended @ W.T - data.last @ self.target(W.dtype.name).T
+        # dL/dc_t = g . x_t: of the other tokens a Gaussian with mean c_t g . S/|c|^2, and noise
+        # that is orthogonal to c; of the copies exactly.
+        g = error @ W
         along = c / norm
         noise = data.slopes - along * jnp.sum(along * data.slopes)
-        each = along / norm * jnp.sum(pulled * S) + jnp.sqrt(jnp.sum(pulled**2)) / root * noise
-        of_copies = jnp.full(self.B, jnp.sum(pulled * data.last), each.dtype)
-        by_weight = jnp.concatenate([each, of_copies]) / num
+        of_others = along / norm * jnp.sum(g * S) + jnp.sqrt(jnp.sum(g**2)) / root * noise
+        of_copies = jnp.full(self.B, jnp.sum(g * data.last), of_others.dtype)
+        by_weight = jnp.concatenate([of_others, of_copies]) / num
+        # Through the softmax to the scores.
         slope = weight * (by_weight - jnp.sum(weight * by_weight))
-        found = jnp.mean(jnp.sum(missed**2, axis=1)) / 2
-        return found, Scored(missed.T @ attended / num, slope)
+        loss = jnp.mean(jnp.sum(error**2, axis=1)) / 2
+        return loss, Scored(error.T @ attended / num, slope)
 
-    def snapshot(self, params: Scored) -> tuple[Snapshot]:
+    def snapshot(self, params: Scored) -> tuple[RetrievalSnapshot]:
         """The values of all observables."""
         a, W = jnp.asarray(params.a), jnp.asarray(params.W)
         return (
-            Snapshot(
+            RetrievalSnapshot(
                 self.population_loss(params),
                 jnp.sum(jax.nn.softmax(a)[-self.B :]),
                 jnp.sum(self.target(W.dtype.name) * W) / self.d**0.5,
@@ -208,9 +216,9 @@ class Retrieval(Problem):
             ),
         )
 
-    def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
-        """The scalars `loss`, `attention`, `readout` and `gap`, as in `Snapshot`."""
-        return {name: lambda s, name=name: getattr(s, name) for name in Snapshot._fields}
+    def observables(self) -> dict[str, Callable[[RetrievalSnapshot], Array]]:
+        """The scalars `loss`, `attention`, `readout` and `gap`, as in `RetrievalSnapshot`."""
+        return {name: lambda s, name=name: getattr(s, name) for name in RetrievalSnapshot._fields}
 
     def divergence_limit(self) -> float:
         """A thousand times the loss at W = 0, which is 1/2."""
@@ -219,5 +227,6 @@ class Retrieval(Problem):
     def _last(self, key: PRNGKeyArray, num: int) -> Float[Array, "N d"]:
         token_key, fixed_key = jax.random.split(key)
         drawn = jax.random.normal(token_key, (num, self.d)) / self.d**0.5
+        # Drawn for each sequence, and selected afterwards, so that p may be traced.
         is_fixed = jax.random.uniform(fixed_key, (num, 1)) < jnp.asarray(self.p, drawn.dtype)
         return jnp.where(is_fixed, jnp.zeros((1, self.d)).at[0, 0].set(1), drawn)

@@ -44,7 +44,7 @@ class Status(enum.IntEnum):
     than the flow follows, or because it was too far beyond for the flow to hold."""
 
 
-def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
+def status_counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
     """Return the number of runs with each status that occurs, by name."""
     codes = np.asarray(status)
     return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
@@ -53,7 +53,7 @@ def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
 class Static(NamedTuple):
     """A pytree without arrays, such as the functions among weights; hashable."""
 
-    leaves: tuple[Any, ...]
+    leaves: tuple[object, ...]
     structure: Any
 
     @classmethod
@@ -154,16 +154,17 @@ class Trajectory(eqx.Module):
             source = self.source or "this run"
             raise ValueError(f"std: {source} predicts no standard deviation across seeds")
         axes = len(np.shape(self.times))
-        found, first = {}, 0
+        deviations, first = {}, 0
         for name in sorted(self.observables):
             shape = np.shape(self.observables[name])
+            # The covariance is over all entries, in the order of the names.
             entries = np.arange(first, first + math.prod(shape[axes:]))
             variance = self.covariance[..., entries, entries]
             # At 0, as at the start of a run, the root of the variance has no derivative.
             std = (variance + (variance == 0)) ** 0.5 * (variance != 0)
-            found[name] = std.reshape(shape)
+            deviations[name] = std.reshape(shape)
             first += entries.size
-        return found
+        return deviations
 
     def across_runs(self) -> dict[str, Across]:
         """Return mean and standard deviation of each observable over the runs that are valid to the
@@ -179,16 +180,16 @@ class Trajectory(eqx.Module):
         ok = np.asarray(self.ok)
         if (number := int(ok.sum())) < 2:
             raise ValueError(f"runs: {number} of {ok.size} are valid; must be at least 2")
-        found = {}
+        statistics = {}
         for name, values in self.observables.items():
             valid = np.asarray(values, np.float64)[ok]
             mean, std = valid.mean(0), valid.std(0, ddof=1)
             fourth = ((valid - mean) ** 4).mean(0)
             # The variance of a variance is (m_4 - m_2^2) / n, and d std = d variance / (2 std).
-            wider = np.sqrt(np.maximum(fourth - std**4, 0) / number)
-            error = np.divide(wider, 2 * std, out=np.zeros_like(std), where=std > 0)
-            found[name] = Across(mean, std / number**0.5, std, error)
-        return found
+            of_variance = np.sqrt(np.maximum(fourth - std**4, 0) / number)
+            error = np.divide(of_variance, 2 * std, out=np.zeros_like(std), where=std > 0)
+            statistics[name] = Across(mean, std / number**0.5, std, error)
+        return statistics
 
     def crossing_time(self, name: str, level: float) -> np.ndarray:
         """Return the time at which an observable first crosses a level, for instance at which a
@@ -211,7 +212,9 @@ class Trajectory(eqx.Module):
         """
         values, batch = np.asarray(self[name], np.float64), np.ndim(self.status)
         bad = np.asarray(self.first_bad_step)[..., None]
+        # Not after the first invalid step, even where numbers are finite again.
         valid = (bad < 0) | (self.times < bad)
+        # Times of a run, against all axes of the observable.
         inner = (..., *(None,) * (values.ndim - batch - 1), slice(None))
         curve = np.where(valid[inner], np.moveaxis(values, batch, -1), np.nan)
         return crossings(np.asarray(self.times)[inner], curve, np.float64(level))
@@ -249,9 +252,10 @@ class Trajectory(eqx.Module):
             runs = ("run",) if batch == 1 else tuple(f"run_{i}" for i in range(batch))
         _check_names("runs", runs, batch)
         times = np.asarray(self.times, np.float64)
+        # Runs of different lengths record at times of their own.
         shared = times.reshape(-1, times.shape[-1])
-        own = bool((shared != shared[:1]).any())
-        outer = (*runs, "record" if own else "time")
+        times_differ = bool((shared != shared[:1]).any())
+        outer = (*runs, "record" if times_differ else "time")
         values: dict[str, Mapping[str, AnyArray] | None] = {"": self.observables}
         values["_error"] = self.mean_error
         values["_std"] = None if self.covariance is None else self.std
@@ -269,7 +273,7 @@ class Trajectory(eqx.Module):
         }
         data["status"] = (tuple(runs), np.asarray(self.status), meanings)
         data["first_bad_step"] = (tuple(runs), np.asarray(self.first_bad_step), {"units": "step"})
-        time = (outer, times) if own else ("time", shared[0])
+        time = (outer, times) if times_differ else ("time", shared[0])
         attributes = {"units": "step", "long_name": "optimiser steps"}
         return xr.Dataset(data, {"time": (*time, attributes)}, {"source": self.source})
 
@@ -283,7 +287,7 @@ class Trajectory(eqx.Module):
             return eqx.tree_pformat(self)
 
     def _summary(self) -> str:
-        status, ended = np.asarray(self.status), counts(self.status)
+        status, ended = np.asarray(self.status), status_counts(self.status)
         runs = "" if status.ndim == 0 else f"{'x'.join(map(str, status.shape))} runs, "
         times = np.asarray(self.times).reshape(-1, np.shape(self.times)[-1])[0]
         lines = [
@@ -294,6 +298,7 @@ class Trajectory(eqx.Module):
         for name, values in self.observables.items():
             shape = np.shape(values)[status.ndim + 1 :]
             final = np.asarray(values)[..., -1, *(slice(None),) * len(shape)]
+            # Diverged runs would make the mean infinite.
             usable = final[status == Status.OK] if status.ndim else final
             mean = f"{usable.mean():.5g}" if usable.size else "no valid run"
             label = "at the end" if not shape and not status.ndim else "mean at the end"
@@ -309,20 +314,22 @@ def crossings(
     """Return the first times at which curves have crossed a level, from the side they start on;
     linear between recorded times, and NaN if they never cross."""
     above = curve >= np.asarray(level)[..., None]
+    # From whichever side the curve starts on.
     crossed = (above != above[..., :1]) & ~np.isnan(curve)
     at = np.maximum(np.argmax(crossed, axis=-1), 1)[..., None]
     times = np.broadcast_to(times, curve.shape)
     (before, first), (after, last) = (
         [np.take_along_axis(x, i, -1)[..., 0] for x in (times, curve)] for i in (at - 1, at)
     )
-    found = crossed.any(axis=-1)
-    share = np.divide(level - first, last - first, out=np.full(found.shape, np.nan), where=found)
+    any_crossed = crossed.any(axis=-1)
+    never = np.full(any_crossed.shape, np.nan)
+    share = np.divide(level - first, last - first, out=never, where=any_crossed)
     return np.asarray(before + share * (after - before))
 
 
 def _check_names(field: str, names: Sequence[str], axes: int) -> None:
-    named = isinstance(names, Sequence) and not isinstance(names, str)
-    if not named or len(names) != axes or len({*names}) != axes:
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or len(names) != axes or len({*names}) != axes:
         raise ValueError(f"{field} = {names!r}: must be {axes} different names, one for each axis")
 
 

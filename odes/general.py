@@ -184,7 +184,7 @@ def of_training(
     start = None
     if key is not None or init is not None:
         parts = started(problem, key, init, dtype)
-        start = parts.whole(parts.params)
+        start = parts.combine(parts.params)
     training = Training(problem_in(problem, dtype), rule, batch, steps)
     return solver(training, start, times, **options)
 

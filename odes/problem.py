@@ -162,7 +162,7 @@ def _solve(
         groups, start = check_groups(problem, rule, parts), parts.params
         gradient = gradient_of(parts, rest)
     else:
-        groups, weights = None, parts.whole(parts.params) if reduction.from_weights else None
+        groups, weights = None, parts.combine(parts.params) if reduction.from_weights else None
         start = reduction.start(problem, weights, dtype)
         gradient = lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state)  # noqa: E731
 
@@ -174,16 +174,16 @@ def _solve(
         scaled = lambda hessian: preconditioned(  # noqa: E731
             hessian, rule, rule.rate(jnp.floor(t)), None, params, groups
         )
-        begin = sharpness.start(params, sharpness.asked(record.provided))
-        values, _ = sharpness.recorded(record.provided, slope, scaled, params, begin)
-        return {**measured(problem, record, parts.whole(params)), **values}
+        begin = sharpness.starting_vectors(params, sharpness.eigenvalue_counts(record.provided))
+        values, _ = sharpness.record_sharpness(record.provided, slope, scaled, params, begin)
+        return {**measured(problem, record, parts.combine(params)), **values}
 
     options: Any = {"flow": kind, "save": save, "tolerances": tolerances}
     options["in_steps"] = PRECONDITIONED in record.provided
     solved, last = flow_of_rule(gradient, numbers, rule, groups, start, times, **options)
     if reduction is not None:
         return solved.trajectory(kind, last)
-    params, fixed = parts.apart(last)
+    params, fixed = parts.split(last)
     return dataclasses.replace(solved.trajectory(kind, params), fixed=Static.of(fixed))
 
 

@@ -98,7 +98,7 @@ def inapplicable(training: Training) -> str | None:
         checked_flow(rule.of_groups("Y", "Z"))
     except ValueError as error:
         return str(error)
-    if "U" not in problem.held:
+    if "U" not in problem.untrained:
         return "train_embedding = True: must be False; the factor flow keeps U frozen"
     if (problem.normalisation, problem.placement) != ("l2", "theory"):
         return (
@@ -107,7 +107,7 @@ def inapplicable(training: Training) -> str | None:
         )
     if problem.slope is not None:
         return f"slope = {problem.slope}: must be None; the factor flow does not describe positions"
-    if rule.decay is not None and problem.held != {"U"}:
+    if rule.decay is not None and problem.untrained != {"U"}:
         return f"decay = {rule.decay!r}: this flow needs all weights except U to be trained"
     if rule.is_adaptive and problem.embedding != "identity":
         return (
@@ -143,7 +143,7 @@ def _solve(
         return measured(layer, record, made)
 
     solved, final = flow_of_rule(
-        functools.partial(gradient, residual=init.residual, frozen=tuple(layer.held)),
+        functools.partial(gradient, residual=init.residual, frozen=tuple(layer.untrained)),
         problem,
         rule,
         of_layer(start),

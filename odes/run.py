@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree, Real
 
 from dynsim import Problem, checks, numeric
-from dynsim.compiling import called
-from dynsim.precision import DType, Number, Result, cast, placed, precision, to_host
+from dynsim.compiling import call_compiled
+from dynsim.precision import DType, Number, Result, as_jax_arrays, cast, precision, to_host
 from dynsim.problem.base import split
 from dynsim.problem.checks import check_single, checked_init
 from dynsim.training.rule import Rule
@@ -76,10 +76,10 @@ def run(
 
     def arguments() -> tuple[Any, ...]:
         return (
-            eqx.combine(placed(traced), static),
+            eqx.combine(as_jax_arrays(traced), static),
             rule.astype(dtype).tabulated(times),
             key,
-            placed(init),
+            as_jax_arrays(init),
             cast(times, dtype),
             *jax.tree.map(lambda number: cast(number, dtype), numbers),
         )
@@ -109,7 +109,7 @@ def in_program(
             # diffrax warns of complex arguments too, but only a complex state is a problem for it.
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
-        result = called(_compiled, program, *made, **options)
+        result = call_compiled(_compiled, program, *made, **options)
     return to_host(result)
 
 
@@ -123,7 +123,7 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     checks.real("begin", begin, 0)
     if checks.is_traced((times, begin)):
         return
-    array = numeric.plain("times", times)
+    array = numeric.as_numpy("times", times)
     try:
         array = array.astype(np.float64, casting="same_kind")
     except TypeError:

@@ -14,9 +14,9 @@ from dynsim.precision import DType
 from dynsim.problem.checks import flow_table
 from dynsim.problem.memory import bytes_of
 from dynsim.problem.train import started
-from dynsim.training.course import Checkpoint
 from dynsim.training.recording import Record, Table
 from dynsim.training.rule import UpdateRule
+from dynsim.training.steps import Checkpoint
 from dynsim.trajectory import Times, Trajectory
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 
@@ -159,7 +159,7 @@ class Theory(Generic[Task, Rates]):
         """Estimate the memory of a solve that records at a number of `times`: that of its state,
         and of the rates of all steps."""
         problem, batch, steps = training.problem, training.batch, training.steps
-        changing = sum(not each.is_held for each in training.rule.schedules.values())
+        changing = sum(not each.needs_no_table for each in training.rule.schedules.values())
         rates = np.dtype(dtype).itemsize * changing * len(dataclasses.fields(schedules.Table))
         rates *= steps or 0
         if self.memory is not None:
@@ -204,7 +204,7 @@ class Theory(Generic[Task, Rates]):
         for name in self.needs:
             if name == "init":
                 start = started(problem, key, None, dtype)
-                options[name] = start.whole(start.params)
+                options[name] = start.combine(start.params)
             else:
                 options[name] = given[name] if name in given else getattr(problem, name)
         if self.adaptive:

@@ -88,8 +88,8 @@ def load_corpus(
         path: a folder with one file per split, or one text file: the first 90 % of its tokens are
             for training, then 5 % each for validation and test.
         min_count: words that occur less often in the training split become `<unk>`.
-        max_vocabulary: size of the vocabulary, including `<unk>` and `<eos>`, which are always
-            kept: the rarest words become `<unk>`. None keeps all words with `min_count`.
+        max_vocabulary: size of the vocabulary, which always includes `<unk>` and `<eos>`: the
+            rarest words become `<unk>`. None keeps all words with `min_count`.
         lower: convert the text to lower case first.
         train: file of the training split in the folder; the vocabulary comes from it.
         valid: file of the validation split in the folder, or None.
@@ -199,6 +199,7 @@ def synthetic_corpus(
     checks.integer("words_per_sentence", words_per_sentence, 1)
     checks.integer("sentences_per_topic", sentences_per_topic, 1)
     checks.real("topic_share", topic_share, 0, 1, open_minimum=True, open_maximum=True)
+    # NumPy's generator, whose numbers do not depend on the version of JAX.
     rng = np.random.default_rng(seed)
     topics = [(ending, (*own, *_STOP_WORDS)) for ending, own in _TOPICS.items()]
     own, stop = np.arange(5, 0, -1), np.ones(len(_STOP_WORDS))
@@ -228,6 +229,7 @@ def _read(path: Path, lower: bool, field: str) -> list[str]:
         raise ValueError(f"{field} = {path}: must be a readable file ({why})") from None
     if not text.split():
         raise ValueError(f"{field} = {path}: is empty; must contain at least one word")
+    # Empty lines count: WikiText has an <eos> for each of them.
     lines = (text.lower() if lower else text).removesuffix("\n").split("\n")
     return [word for line in lines for word in (*line.split(), END)]
 
@@ -242,17 +244,19 @@ def _corpus(splits: dict[str, list[str]], min_count: int, max_vocabulary: int | 
     counts = collections.Counter(splits["train"])
     special = (UNKNOWN, END)
     words = [w for w, count in counts.items() if count >= min_count and w not in special]
+    # Ties are broken by the alphabet, so that a text has one vocabulary.
     words.sort(key=lambda word: (-counts[word], word))
     if max_vocabulary is not None:
         words = words[: max_vocabulary - len(special)]
-    kept = {word: counts[word] for word in (*words, END)}
-    kept[UNKNOWN] = len(splits["train"]) - sum(kept.values())
-    if len(kept) < 3:
+    frequencies = {word: counts[word] for word in (*words, END)}
+    # All other words of the text become <unk>, and so does a literal "<unk>" in it.
+    frequencies[UNKNOWN] = len(splits["train"]) - sum(frequencies.values())
+    if len(frequencies) < 3:
         raise ValueError(
-            f"vocabulary: {sorted(kept)} with min_count = {min_count}, max_vocabulary = "
+            f"vocabulary: {sorted(frequencies)} with min_count = {min_count}, max_vocabulary = "
             f"{max_vocabulary}: must have a word besides {UNKNOWN} and {END}"
         )
-    vocabulary = tuple(sorted(kept, key=lambda word: (-kept[word], word)))
+    vocabulary = tuple(sorted(frequencies, key=lambda word: (-frequencies[word], word)))
     return Corpus(vocabulary, **{n: _ids(part, vocabulary) for n, part in splits.items()})
 
 
@@ -260,6 +264,7 @@ def _ids(words: Iterable[str], vocabulary: tuple[str, ...]) -> Int[np.ndarray, "
     index = {word: i for i, word in enumerate(vocabulary)}
     unknown = index[UNKNOWN]
     ids = np.array([index.get(word, unknown) for word in words], np.int32)
+    # A corpus is shared by all runs on it.
     ids.setflags(write=False)
     return ids
 
@@ -365,8 +370,9 @@ def estimate_classes(
         )
     if rare == "merge" and UNKNOWN not in words:
         raise ValueError(f"rare = 'merge': needs {UNKNOWN} in the vocabulary")
-    barred = np.isin(words, list(exclude))
-    pairs = _choose(tokens[length - 1 :], barred, num_queries, classes_per_query)
+    excluded = np.isin(words, list(exclude))
+    # The first query with a whole window before it is the token number `length` - 1.
+    pairs = _choose(tokens[length - 1 :], excluded, num_queries, classes_per_query)
     last = np.arange(length - 1, tokens.size - 1)
     before = np.arange(1 - length, 0)
     counts, windows = np.zeros((len(pairs), len(words))), np.zeros(len(pairs), np.int64)
@@ -375,6 +381,7 @@ def estimate_classes(
         context = tokens[at[:, None] + before[None, :]]
         counts[n] = np.bincount(context.ravel(), minlength=len(words))
         windows[n] = at.size
+    # Words that are frequent in the text, whether or not a context has them.
     stop = np.argsort(-np.bincount(tokens, minlength=len(words)), kind="stable")[:stop_words]
     stop_mass = counts[:, stop].sum(1) / counts.sum(1)
     counts[:, stop] = 0
@@ -384,27 +391,30 @@ def estimate_classes(
     top = np.argsort(-counts, axis=1, kind="stable")[:, :tokens_per_class]
     frequent = top[np.take_along_axis(counts, top, axis=1) > 0]
     unknown = [words.index(UNKNOWN)] if rare == "merge" else []
-    kept = np.unique(np.concatenate([frequent, pairs.ravel(), unknown]).astype(np.int64))
-    table, total = counts[:, kept], counts.sum(1)
-    lost = total - table.sum(1)
+    ids = np.unique(np.concatenate([frequent, pairs.ravel(), unknown]).astype(np.int64))
+    table, total = counts[:, ids], counts.sum(1)
+    outside = total - table.sum(1)
     if rare == "merge":
-        table[:, np.searchsorted(kept, unknown[0])] += lost
-    query, label = np.searchsorted(kept, pairs).T
+        table[:, np.searchsorted(ids, unknown[0])] += outside
+    query, label = np.searchsorted(ids, pairs).T
     task = sequence_classes(
         table / table.sum(1, keepdims=True), query, label, windows / windows.sum()
     )
-    names = tuple(words[token] for token in kept)
+    names = tuple(words[token] for token in ids)
     coverage = float(windows.sum() / last.size)
-    return Estimate(task, names, kept, windows, stop_mass, lost / total, coverage, length)
+    return Estimate(task, names, ids, windows, stop_mass, outside / total, coverage, length)
 
 
 def _choose(
-    tokens: np.ndarray, barred: Bool[np.ndarray, " V"], num_queries: int, per_query: int
+    tokens: np.ndarray, excluded: Bool[np.ndarray, " V"], num_queries: int, per_query: int
 ) -> Int[np.ndarray, "K 2"]:
     """Choose query and next token of each class, sorted by the queries' counts."""
-    size = barred.size
+    size = excluded.size
+    # The pair (query, label) as one number, query * size + label.
     pairs = tokens[:-1] * size + tokens[1:]
-    codes, counts = np.unique(pairs[~barred[tokens[:-1]] & ~barred[tokens[1:]]], return_counts=True)
+    allowed = ~excluded[tokens[:-1]] & ~excluded[tokens[1:]]
+    codes, counts = np.unique(pairs[allowed], return_counts=True)
+    # Each code is a different follower of its query.
     followers = np.bincount(codes // size, minlength=size)
     frequency = np.where(followers >= per_query, np.bincount(tokens[:-1], minlength=size), 0)
     queries = np.argsort(-frequency, kind="stable")[:num_queries]
@@ -413,17 +423,18 @@ def _choose(
             f"num_queries = {num_queries}: only {np.count_nonzero(frequency)} words of the text "
             f"are followed by classes_per_query = {per_query} different words"
         )
-    chosen: dict[int, list[int]] = {int(query): [] for query in queries}
-    taken = set()
+    labels_of: dict[int, list[int]] = {int(query): [] for query in queries}
+    used = set()
+    # The most frequent pairs first, so that a next token goes to the query that it follows most.
     for code in codes[np.argsort(-counts, kind="stable")]:
         query, label = divmod(int(code), size)
-        if query in chosen and label not in taken and len(chosen[query]) < per_query:
-            chosen[query].append(label)
-            taken.add(label)
-    for query, labels in chosen.items():
+        if query in labels_of and label not in used and len(labels_of[query]) < per_query:
+            labels_of[query].append(label)
+            used.add(label)
+    for query, labels in labels_of.items():
         if len(labels) < per_query:
             raise ValueError(
                 f"classes_per_query = {per_query}: token {query} has only {len(labels)} next "
                 "tokens that do not belong to another class"
             )
-    return np.array([(query, label) for query, labels in chosen.items() for label in labels])
+    return np.array([(query, label) for query, labels in labels_of.items() for label in labels])

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from dynsim import checks, decoding
-from dynsim.numeric import plain
+from dynsim.numeric import as_numpy
 from dynsim.precision import AnyArray, cast
 
 # Rows of P written with six decimals, or computed in float32, count as normalised; they are then
@@ -53,7 +53,7 @@ class Task(eqx.Module):
     """
 
     def __check_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     @abc.abstractmethod
     def build(self) -> SequenceClasses:
@@ -124,6 +124,7 @@ class SequenceClasses(Task):
         digest = hashlib.sha256()
         for name in FIELDS:
             array = np.asarray(getattr(self, name))
+            # In one byte order and width, so that the hash is the same on any machine.
             exact = array.astype("<f8" if array.dtype.kind == "f" else "<i8")
             digest.update(f"{name}{exact.shape}".encode() + exact.tobytes())
         return {"task_holds": digest.hexdigest()[:16]}
@@ -154,20 +155,21 @@ class SequenceClasses(Task):
         Args:
             local: count only the classes with the same query (paper, section 7), instead of all.
         """
-        present, classes = self._classes_with(local)
-        return jnp.asarray(present & (classes == 1))
+        present, number = self._classes_with(local)
+        return jnp.asarray(present & (number == 1))
 
     def common(self, local: bool = False) -> Bool[Array, "K M"]:
         r"""Return a mask of each class's common tokens: :math:`|\Omega(l)| > 1`; `local` as in
         `distinct`."""
-        present, classes = self._classes_with(local)
-        return jnp.asarray(present & (classes > 1))
+        present, number = self._classes_with(local)
+        return jnp.asarray(present & (number > 1))
 
     def _classes_with(self, local: bool) -> tuple[Bool[AnyArray, "K M"], Int[AnyArray, "K M"]]:
         """Return whether a token occurs in a class, and in how many classes, in NumPy if the task
         is concrete: JAX would compile a program for every operation."""
         numpy = jnp if checks.is_traced(self) else np
         present = numpy.asarray(self.probs) > 0
+        # Row n of the product below counts the classes that n is compared with.
         same = numpy.ones((self.K, self.K), dtype=bool)
         if local:
             query = numpy.asarray(self.query_index)
@@ -211,6 +213,7 @@ def sequence_classes(
     K, M = table.shape
     if M < 2:
         raise ValueError(f"probs: M = {M}: the vocabulary needs at least 2 tokens")
+    # Each class has a next token of its own.
     if K > M:
         raise ValueError(f"probs: K = {K} classes but M = {M} tokens: needs K <= M")
     for n, row in enumerate(table):
@@ -234,19 +237,23 @@ def sequence_classes(
                 f"{earlier[0]}; the next token names the class, so it must differ"
             )
     table, weights = table / table.sum(1, keepdims=True), weights / weights.sum()
+    # A task is immutable: compiled programs and stores rely on its content.
     table.setflags(write=False)
     weights.setflags(write=False)
+    # Sorted, so that a row of Z belongs to the same query in any order of the classes.
     queries, query_index = np.unique(query_ids, return_inverse=True)
     size = int((table > 0).sum(1).max())
     # A stable sort keeps the tokens of the support in increasing order, in front of the rest.
     support = np.argsort(table <= 0, axis=1, kind="stable")[:, :size]
-    held = table > 0
-    holders = held.sum(0)
-    shared = np.flatnonzero(holders > 1)
-    owner = np.where(holders == 1, held.argmax(0), np.where(holders > 1, SHARED, UNSEEN))
+    present = table > 0
+    classes_with = present.sum(0)
+    shared = np.flatnonzero(classes_with > 1)
+    owner = np.where(
+        classes_with == 1, present.argmax(0), np.where(classes_with > 1, SHARED, UNSEEN)
+    )
     # Position of each token in its class's row: the number of tokens that the class has before it.
-    column = np.where(held, held.cumsum(1) - 1, size)
-    place = np.where(holders == 1, column[held.argmax(0), np.arange(M)], 0)
+    column = np.where(present, present.cumsum(1) - 1, size)
+    place = np.where(classes_with == 1, column[present.argmax(0), np.arange(M)], 0)
     place[shared] = np.arange(shared.size)
     return SequenceClasses(
         probs=table,
@@ -273,7 +280,7 @@ def numeric(field: str, value: ArrayLike) -> np.ndarray:
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex numbers")
-        return np.array(plain(field, value), dtype=np.float64)
+        return np.array(as_numpy(field, value), dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{field}: must be an array of real numbers ({error})") from None
 
@@ -301,11 +308,18 @@ def _token_ids(field: str, value: ArrayLike, K: int, M: int) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-class Pairs(NamedTuple):
+class Overlaps(NamedTuple):
     """Overlaps f_n . f_n' over pairs of different classes; NaN if there are no pairs."""
 
     mean: float
     max: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Overlaps:
+        """Return the statistics of the overlaps of all pairs."""
+        if not values.size:
+            return cls(float("nan"), float("nan"))
+        return cls(float(values.mean()), float(values.max()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -331,9 +345,9 @@ class OverlapReport:
     """
 
     overlaps: Float[np.ndarray, "K K"]
-    within: Pairs
-    across: Pairs
-    all: Pairs
+    within: Overlaps
+    across: Overlaps
+    all: Overlaps
     spectral: float
     negative: float
     distinct: int
@@ -359,7 +373,7 @@ def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[
     """
     checks.real("threshold", threshold, 0.5, 1, open_minimum=True)
     probs = np.asarray(task.probs)
-    total = _same(task, local) @ probs
+    total = _same_query(task, local) @ probs
     # Sums over several classes may differ from a single entry by rounding.
     return (probs > 0) & (probs >= (threshold - 1e-12) * total)
 
@@ -382,39 +396,36 @@ def overlap_report(
     """
     probs, f = np.asarray(task.probs), directions(task)
     G = f @ f.T
-    same, other = _same(task, True), ~np.eye(task.K, dtype=bool)
+    same, other = _same_query(task, True), ~np.eye(task.K, dtype=bool)
+    # beta of Theorem 1 is -(I + E)^-1 off the diagonal; G = I + E may be singular.
     beta = -np.linalg.pinv(G)
-    has = owned(task, threshold, local)
+    is_owned = owned(task, threshold, local)
     distinct, common = np.asarray(task.distinct(local)), np.asarray(task.common(local))
-    served = [np.asarray(task.query_index) == q for q in range(task.num_queries)]
-    groups = served if local else [np.ones(task.K, bool)]
+    by_query = [np.asarray(task.query_index) == q for q in range(task.num_queries)]
+    groups = by_query if local else [np.ones(task.K, bool)]
 
     def count(mask: np.ndarray) -> int:
+        # A token counts once in each group of classes that has it.
         return sum(int(mask[group].any(0).sum()) for group in groups)
 
     return OverlapReport(
         overlaps=G,
-        within=_pairs(G[same & other]),
-        across=_pairs(G[~same]),
-        all=_pairs(G[other]),
+        within=Overlaps.of(G[same & other]),
+        across=Overlaps.of(G[~same]),
+        all=Overlaps.of(G[other]),
         spectral=float(np.abs(np.linalg.eigvalsh(G - np.eye(task.K))).max()),
         negative=float((beta[other] < 0).mean()) if task.K > 1 else 0.0,
         distinct=count(distinct),
         common=count(common),
-        nearly_distinct=count(has & ~distinct),
+        nearly_distinct=count(is_owned & ~distinct),
         distinct_mass=np.where(distinct, probs, 0).sum(1),
-        owned_mass=np.where(has, probs, 0).sum(1),
+        owned_mass=np.where(is_owned, probs, 0).sum(1),
         threshold=threshold,
         local=local,
     )
 
 
-def _same(task: SequenceClasses, local: bool) -> Bool[np.ndarray, "K K"]:
+def _same_query(task: SequenceClasses, local: bool) -> Bool[np.ndarray, "K K"]:
+    # Without `local` all classes count as those of one query.
     row = np.asarray(task.query_index)
     return row[:, None] == row[None, :] if local else np.ones((task.K, task.K), bool)
-
-
-def _pairs(values: np.ndarray) -> Pairs:
-    if not values.size:
-        return Pairs(float("nan"), float("nan"))
-    return Pairs(float(values.mean()), float(values.max()))

@@ -79,6 +79,7 @@ def syn(
         start = common + Q * common_per_query + n * distinct
         weights[n, start : start + distinct] = np.linspace(0.1, 1, distinct)
     contextual = common + Q * common_per_query + K * distinct
+    # The paper counts contextual tokens alone in M, so that queries reuse their ids.
     offset = contextual if layout == "authors" else 0
     return sequence_classes(
         probs=weights / weights.sum(1, keepdims=True),
@@ -114,7 +115,7 @@ def syn_sizes(
 
 
 SUFFIXES = (".npz", ".csv")
-LARGEST = 2**31
+MAX_BYTES = 2**31
 """Largest total size of an archive's arrays in bytes: a small archive can claim any size."""
 
 
@@ -133,11 +134,13 @@ def save_task(path: str | Path, task: SequenceClasses) -> None:
         raise ValueError(f"path = {path}: must end in .npz")
     if not isinstance(task, SequenceClasses):
         raise ValueError(f"task = {task!r}: must be a SequenceClasses")
+    # A file of another name, then a rename: a reader sees the old file or the whole new one.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
             arrays: dict[str, Any] = {name: np.asarray(getattr(task, name)) for name in FIELDS}
             np.savez_compressed(file, **arrays)
+        # `mkstemp` makes files that only their owner can read.
         Path(temporary).chmod(0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -148,50 +151,50 @@ def save_task(path: str | Path, task: SequenceClasses) -> None:
 def _archive(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
-    if claimed > LARGEST:
-        raise ValueError(f"claims {claimed} bytes of arrays, at most {LARGEST} are read")
+    if claimed > MAX_BYTES:
+        raise ValueError(f"claims {claimed} bytes of arrays, at most {MAX_BYTES} are read")
+    # A pickle could run any code.
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in FIELDS if name in archive}
 
 
 def _table(path: Path) -> dict[str, np.ndarray]:
+    # The byte-order mark of spreadsheets would become part of the first name.
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         rows = [(reader.line_num, row) for row in reader if row]
     if len(rows) < 2:
         raise ValueError("must have a line of names and one line per class")
     names = [name.strip() for name in rows[0][1]]
+    # Spreadsheets of many languages separate columns by semicolons.
     for other in (";", "\t"):
         if len(names) == 1 and other in names[0]:
             raise ValueError(f"line 1 is separated by {other!r}; must be separated by ','")
-    twice = [name for name in names if name and names.count(name) > 1]
-    if twice:
-        raise ValueError(f"line 1 names two columns {twice[0]!r}; each needs a name of its own")
+    repeated = [name for name in names if name and names.count(name) > 1]
+    if repeated:
+        raise ValueError(f"line 1 names two columns {repeated[0]!r}; each needs a name of its own")
     for number, row in rows:
         if len(row) != len(names):
             raise ValueError(f"line {number} has {len(row)} columns, the first {len(names)}")
+    values = np.zeros((len(rows) - 1, len(names)))
+    for i, (number, row) in enumerate(rows[1:]):
+        for j, (name, entry) in enumerate(zip(names, row, strict=True)):
+            try:
+                values[i, j] = float(entry)
+            except ValueError:
+                where = f"line {number}, column {name!r}"
+                raise ValueError(f"{where}: {entry!r} must be a number") from None
+    # Columns without one of the names are tokens, in the order of their ids.
     columns = {name: i for i, name in enumerate(names) if name in FIELDS[1:]}
-    values = np.array([_numbers(names, number, row) for number, row in rows[1:]])
     tokens = [i for i in range(len(names)) if i not in columns.values()]
     return {"probs": values[:, tokens], **{name: values[:, i] for name, i in columns.items()}}
-
-
-def _numbers(names: list[str], line: int, row: list[str]) -> list[float]:
-    found = []
-    for name, entry in zip(names, row, strict=True):
-        try:
-            found.append(float(entry))
-        except ValueError:
-            where = f"line {line}, column {name!r}"
-            raise ValueError(f"{where}: {entry!r} must be a number") from None
-    return found
 
 
 static = functools.partial(eqx.field, static=True)
 
 
 def _array(name: str) -> Callable[[Any], Any]:
-    return lambda given: None if given is None else numeric(name, given)
+    return lambda value: None if value is None else numeric(name, value)
 
 
 class SynSmall(Task):
@@ -307,6 +310,7 @@ class Overlapping(Task):
     def build(self) -> SequenceClasses:
         K, M = self.sizes
         probs = np.zeros((K, M))
+        # With the weight w of common tokens, f_n . f_n' = w^2 / (w^2 + 1).
         probs[:, :5] = np.sqrt(self.overlap / (1 - self.overlap))
         for n in range(K):
             probs[n, 5 + 5 * n : 10 + 5 * n] = 1

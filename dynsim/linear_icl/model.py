@@ -34,7 +34,7 @@ from dynsim import checks, decoding
 from dynsim.decoding import Positive, Size
 from dynsim.precision import AnyArray, Number
 
-Ratio = Annotated[Real[Number, "*#P"], at.Gt(0), at.Le(1)]
+EigenvalueRatio = Annotated[Real[Number, "*#P"], at.Gt(0), at.Le(1)]
 """Ratio of neighbouring eigenvalues; it may be traced."""
 Eigenvalues = Sequence[Positive] | Real[AnyArray, "..."]
 
@@ -51,7 +51,7 @@ class Spectrum(eqx.Module):
     """
 
     def __check_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     @abc.abstractmethod
     def values(self, D: int) -> Float[Array, " D"]:
@@ -108,7 +108,7 @@ class GeometricSpectrum(Spectrum):
         Array([0.6666667 , 0.33333334], dtype=float32)
     """
 
-    ratio: Ratio = 0.5
+    ratio: EigenvalueRatio = 0.5
 
     def values(self, D: int) -> Float[Array, " D"]:
         """Return D eigenvalues."""
@@ -117,6 +117,7 @@ class GeometricSpectrum(Spectrum):
 
 
 def _as_array(eigenvalues: Eigenvalues) -> AnyArray:
+    # NumPy's float64, so that they keep their precision when JAX runs in float32.
     if isinstance(eigenvalues, AnyArray) and checks.is_traced(eigenvalues):
         return eigenvalues
     return np.asarray(eigenvalues, np.float64)
@@ -143,7 +144,7 @@ class GivenSpectrum(Spectrum):
             raise ValueError(f"eigenvalues = {self.eigenvalues}: must not increase")
 
     def values(self, D: int) -> Float[Array, " D"]:
-        """The given eigenvalues."""
+        """Your eigenvalues."""
         del D
         return jnp.asarray(self.eigenvalues)
 
@@ -155,7 +156,7 @@ class GivenSpectrum(Spectrum):
         return np.allclose(self.eigenvalues, self.eigenvalues[0])
 
 
-FEW = 128
+MAX_SUMMED = 128
 """Degrees of freedom up to which a chi-squared number is computed as a sum; for more, JAX's own
 rejection sampling is as fast."""
 
@@ -184,10 +185,13 @@ def draw_sequences(
     root = jnp.sqrt(spectrum)[None]
     w = jax.random.normal(w_key, (num, D), dtype)
     x = root * jax.random.normal(x_key, (num, D), dtype)
+    # N S = sqrt(Lambda) A A^T sqrt(Lambda), with A the factor: the tokens themselves, or Bartlett's
+    # triangle, which needs fewer numbers.
     if tokens or N <= D:
         factor = jax.random.normal(context_key, (num, D, N), dtype)
     else:
         factor = _bartlett(D, N, context_key, num, dtype)
+    # beta = S w in two products, without forming S.
     labels = jnp.einsum("bdn,bd->bn", factor, root * w)
     beta = root * jnp.einsum("bdn,bn->bd", factor, labels) / N
     return Sequences(beta, x, jnp.sum(w * x, axis=1))
@@ -198,7 +202,9 @@ def _bartlett(
 ) -> Float[Array, "B D D"]:
     """Draw lower triangular A such that A A^T is distributed as X X^T for N normal columns."""
     below_key, square_key = jax.random.split(key)
+    # Row d has N - d degrees of freedom left.
     diagonal = jnp.sqrt(_chi_squared(N - np.arange(D), square_key, num, dtype))
+    # The entries below the diagonal are standard normal, and those on it chi.
     below = jax.random.normal(below_key, (num, D, D), dtype)
     return jnp.tril(below, -1) + diagonal[:, :, None] * jnp.eye(D, dtype=dtype)[None]
 
@@ -206,17 +212,17 @@ def _bartlett(
 def _chi_squared(
     freedom: Int[np.ndarray, " D"], key: PRNGKeyArray, num: int, dtype: DTypeLike
 ) -> Float[Array, "B D"]:
-    """Draw chi-squared numbers with the given degrees of freedom."""
-    if freedom[0] > FEW:
-        many = jnp.asarray(np.broadcast_to(freedom, (num, freedom.size)), dtype)
-        return jax.random.chisquare(key, many, dtype=dtype)
+    """Draw chi-squared numbers with these degrees of freedom, the largest first."""
+    if freedom[0] > MAX_SUMMED:
+        df = jnp.asarray(np.broadcast_to(freedom, (num, freedom.size)), dtype)
+        return jax.random.chisquare(key, df, dtype=dtype)
     pair_key, odd_key = jax.random.split(key)
     # Two degrees of freedom give an exponential number, -2 times the logarithm of a uniform one.
     pairs = freedom // 2
     tiny = jnp.finfo(dtype).tiny
     uniform = jax.random.uniform(pair_key, (num, freedom.size, pairs[0]), dtype, minval=tiny)
-    used = np.arange(pairs[0])[None, :] < pairs[:, None]
-    even = -2 * jnp.sum(jnp.where(used[None], jnp.log(uniform), 0), axis=2)
+    is_summed = np.arange(pairs[0])[None, :] < pairs[:, None]
+    even = -2 * jnp.sum(jnp.where(is_summed[None], jnp.log(uniform), 0), axis=2)
     odd = jax.random.normal(odd_key, (num, freedom.size), dtype)
     return even + jnp.where((freedom % 2 == 1)[None], odd**2, 0)
 
@@ -336,6 +342,7 @@ class MergedHeads(Attention):
 
     def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Merged:
         """Starting weights."""
+        # As many keys as separate heads use, so that v is the same for one key.
         v, U, _ = jax.random.split(key, 3)
         return Merged(_normal(v, (heads,), scale), _normal(U, (heads, D, D), scale))
 
@@ -401,18 +408,18 @@ class Moments(NamedTuple):
     cross: Float[Array, "D D"]
     second: Float[Array, "D D D D"]
 
+    @classmethod
+    def of(cls, batch: Sequences) -> "Moments":
+        """Return the moments of a batch."""
+        z = batch.beta[:, :, None] * batch.x[:, None, :]
+        num = batch.y.shape[0]
+        return cls(
+            jnp.mean(batch.y**2),
+            jnp.tensordot(batch.y, z, 1) / num,
+            jnp.tensordot(z, z, ((0,), (0,))) / num,
+        )
+
     def loss(self, M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
         """Mean squared error on these sequences; its cost does not depend on their number."""
         quadratic = jnp.sum(M * jnp.tensordot(self.second, M, 2))
         return self.square - 2 * jnp.sum(self.cross * M) + quadratic
-
-
-def moments(batch: Sequences) -> Moments:
-    """Return the moments of a batch."""
-    z = batch.beta[:, :, None] * batch.x[:, None, :]
-    num = batch.y.shape[0]
-    return Moments(
-        jnp.mean(batch.y**2),
-        jnp.tensordot(batch.y, z, 1) / num,
-        jnp.tensordot(z, z, ((0,), (0,))) / num,
-    )

@@ -38,7 +38,7 @@ from dynsim.problem.base import Problem
 Data = Literal["fresh", "fixed"]
 
 
-class Snapshot(NamedTuple):
+class RegressionSnapshot(NamedTuple):
     """Weights at one time, and the matrix M of their output beta^T M x_q."""
 
     task: "Regression"
@@ -88,6 +88,7 @@ class Regression(Problem):
         checks.kind("spectrum", self.spectrum, Spectrum)
         checks.kind("attention", self.attention, Attention)
         if isinstance(self.spectrum, GivenSpectrum):
+            # Other spectra give as many eigenvalues as are needed.
             shape = self.spectrum.eigenvalues.shape
             if shape != (self.D,):
                 raise ValueError(f"spectrum: must have D = {self.D} numbers, got shape {shape}")
@@ -130,11 +131,13 @@ class Regression(Problem):
         """Return fresh sequences, or the moments of a fixed set of them, for each step."""
         if self.data == "fresh":
             return super().batches(key, steps, batch)
-        fixed = model.moments(self.draw(key, batch))
+        # The loss is quadratic in M, so that all sequences enter by a few moments.
+        fixed = Moments.of(self.draw(key, batch))
         return lambda k: fixed
 
     def loss(self, params: Model, data: Sequences | Moments) -> Float[Array, ""]:
         r"""Mean of :math:`(y_q - \hat y_q)^2` over a batch."""
+        # A fixed set of sequences.
         if isinstance(data, Moments):
             return data.loss(params.matrix())
         return jnp.mean((data.y - params.outputs(data)) ** 2)
@@ -151,11 +154,11 @@ class Regression(Problem):
         weight = (s**2 * self.gain)[:, None] * s[None, :]
         return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
 
-    def snapshot(self, params: Model) -> tuple[Snapshot]:
+    def snapshot(self, params: Model) -> tuple[RegressionSnapshot]:
         """The arguments of the observables."""
-        return (Snapshot(self, params, params.matrix()),)
+        return (RegressionSnapshot(self, params, params.matrix()),)
 
-    def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
+    def observables(self) -> dict[str, Callable[[RegressionSnapshot], Array]]:
         """`loss` () of the population; `learned` (D,), `stage` () and `off_diagonal` () as the
         functions in this module; `values` (H,) v_i; `imbalance` (H,), conserved by the flow; and
         `matrix` (D, D) M."""
@@ -190,5 +193,6 @@ def stage(shares: Float[Array, " D"]) -> Float[Array, ""]:
 def off_diagonal(M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
     """Fraction of |M|_F^2 off the diagonal, in the eigenbasis of Lambda; 0 for M = 0."""
     total = jnp.sum(M**2)
+    # In the eigenbasis, in which x is drawn, the fixed points are diagonal.
     rest = total - jnp.sum(jnp.diagonal(M) ** 2)
     return jnp.where(total > 0, rest / jnp.where(total > 0, total, 1), 0)

@@ -7,7 +7,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ from dynsim.training.rule import Rule, UpdateRule
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
+ProblemT = TypeVar("ProblemT")
 
 
 class Problem(eqx.Module):
@@ -79,16 +80,19 @@ class Problem(eqx.Module):
     RUN_DEFAULTS: ClassVar[Mapping[str, Any]] = {"rule": {"kind": "sgd", "eta": 0.1}}
 
     def __check_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     def build(self, rule: UpdateRule) -> "Problem":
         """Return the problem to train instead of this one, with `Data` loaded into memory. Override
         it if arrays follow from settings, or settings from the rule. `rule` itself may not be built
         yet."""
         del rule
-        data = {name: each for name, each in vars(self).items() if isinstance(each, Data)}
-        parts = {n: each.build() for n, each in data.items() if not isinstance(each, Arrays)}
-        return dataclasses.replace(self, **parts) if parts else self
+        loaded = {
+            name: field.build()
+            for name, field in vars(self).items()
+            if isinstance(field, Data) and not isinstance(field, Arrays)
+        }
+        return dataclasses.replace(self, **loaded) if loaded else self
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:
@@ -115,7 +119,7 @@ class Problem(eqx.Module):
     def summary(
         self, times: Float[np.ndarray, " S"], recorded: Mapping[str, np.ndarray]
     ) -> Mapping[str, float]:
-        """Return numbers that say how a run went, such as the step at which a part of the task is
+        """Return numbers that summarise a run, such as the step at which a part of the task is
         learned, by name. A comparison measures them in each run of training and of each theory.
 
         Args:
@@ -191,7 +195,7 @@ class Problem(eqx.Module):
         explicit gradient is faster."""
         return eqx.filter_value_and_grad(self.population_loss)(params)
 
-    def compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    def compact(self, params: PyTree, rule: Rule) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
         """Return the weights of `init` in fewer numbers, and a function that restores them.
 
         Override it where training by `rule` keeps weights equal. `loss_and_gradient` then has to
@@ -209,7 +213,7 @@ class Problem(eqx.Module):
         """Return `snapshot`, and a pytree of arrays for the next record of a run. Override it for
         observables that need the previous record, such as a change since then. `before` is the
         pytree of the previous record, None at the start of a run."""
-        return ask(self, "snapshot", params), before
+        return call_user(self, "snapshot", params), before
 
     def divergence_limit(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. The default, None, means a thousand
@@ -227,10 +231,7 @@ class Problem(eqx.Module):
         return getattr(type(self), method) is not getattr(Problem, method)
 
 
-ProblemT = Any
-
-
-def ask(problem: Any, method: str, *arguments: Any) -> Any:
+def call_user(problem: Any, method: str, *arguments: Any) -> Any:
     """Call a method of the problem; a `ValueError` names the method and its arguments and shows the
     line of user code in which it fails."""
     with checks.code_of_user(f"{type(problem).__name__}.{method}", *arguments):
@@ -238,8 +239,8 @@ def ask(problem: Any, method: str, *arguments: Any) -> Any:
 
 
 def examples(problem: Problem, key: PRNGKeyArray, batch: int) -> PyTree:
-    """Return a batch of `draw`; `ValueError` for arrays that `numeric.array` refuses."""
-    drawn = ask(problem, "draw", key, batch)
+    """Return a batch of `draw`; `ValueError` for arrays that `numeric.array` rejects."""
+    drawn = call_user(problem, "draw", key, batch)
     finite = not problem.allows_nonfinite()
     return numeric.tree(f"{type(problem).__name__}.draw", drawn, finite=finite)
 
@@ -251,6 +252,7 @@ _BUILT: ContextVar[bool] = ContextVar("dynsim_built", default=False)
 def as_built() -> Iterator[None]:
     """Within it, `built` takes problems and rules as they are: a program whose arguments are the
     arrays and numbers of a built problem must not build it again, which would replace them."""
+    # A context variable, because tracing calls `built` far below.
     token = _BUILT.set(True)
     try:
         yield
@@ -270,19 +272,24 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
     checks.kind("problem", problem, Problem)
     checks.choice("dtype", dtype, ("float32", "float64"))
     check_process()
-    made: Any = rule
+    built_rule: Any = rule
     if not _BUILT.get():
-        made = rule.build() if isinstance(rule, UpdateRule) else rule
-        # JAX would not notice: the arrays are arguments of a program.
-        given = problem
-        problem = given.build(rule)
-        # A build may take long, so each class is built twice only the first time.
-        if new := {cls for cls in _builders(given) if cls not in _REPEATABLE}:
-            _check_same(f"{type(given).__name__}.build", problem, given.build(rule))
+        built_rule = rule.build() if isinstance(rule, UpdateRule) else rule
+        settings, problem = problem, problem.build(rule)
+        # JAX would not notice other arrays, which are arguments of a program. A build may take
+        # long, so each class is built twice only the first time.
+        if new := {cls for cls in _builders(settings) if cls not in _REPEATABLE}:
+            _check_same(f"{type(settings).__name__}.build", problem, settings.build(rule))
             _REPEATABLE.update(new)
-    checks.kind("rule", made, Rule)
-    options = {"finite": not problem.allows_nonfinite(), "settings": {*decoding.reals(problem)}}
-    return numeric.tree(type(problem).__name__, problem, single=dtype, **options), made
+    checks.kind("rule", built_rule, Rule)
+    problem = numeric.tree(
+        type(problem).__name__,
+        problem,
+        single=dtype,
+        finite=not problem.allows_nonfinite(),
+        settings={*decoding.reals(problem)},
+    )
+    return problem, built_rule
 
 
 def _builders(part: Problem | Data) -> set[type]:
@@ -331,11 +338,14 @@ def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
     Raises:
         ValueError: naming the class and the field, for a static value that cannot be hashed.
     """
+    # `width: float = 1` is a number of the program too, not a static integer.
     for name, hint in get_type_hints(type(problem)).items():
         value = getattr(problem, name, None)
         if hint in (float, float | None) and isinstance(value, int) and not isinstance(value, bool):
             problem = eqx.tree_at(lambda p, name=name: getattr(p, name), problem, float(value))
-    numbers, rest = eqx.partition(problem, _is_traced)
+    kinds = float | np.floating | jax.Array | np.ndarray
+    numbers, rest = eqx.partition(problem, lambda leaf: isinstance(leaf, kinds))
+    # The static part is the key of compiled programs.
     for path, leaf in jax.tree.leaves_with_path(rest):
         try:
             hash(leaf)
@@ -352,16 +362,12 @@ def narrowed(tree: PyTree, dtype: str) -> PyTree:
 
     def cast(leaf: Any) -> Array:
         kind = jnp.result_type(leaf)
+        # float64 goes with complex128.
         if jnp.issubdtype(kind, jnp.complexfloating):
             return jnp.asarray(leaf, np.promote_types(dtype, np.complex64))
         return jnp.asarray(leaf, dtype if jnp.issubdtype(kind, jnp.inexact) else None)
 
     return jax.tree.map(cast, tree)
-
-
-def _is_traced(leaf: Any) -> bool:
-    number = isinstance(leaf, float | np.floating)
-    return number or isinstance(leaf, jax.Array | np.ndarray)
 
 
 class FullBatch(Problem):
@@ -402,6 +408,7 @@ class FullBatch(Problem):
     def draw(self, key: PRNGKeyArray, batch: int) -> PyTree:
         """Draw examples from the set, with replacement."""
         number = len(jax.tree.leaves(self.data)[0])
+        # With replacement, which is faster than a permutation of the whole set.
         chosen = jax.random.randint(key, (batch,), 0, number)
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], self.data)
 
@@ -459,5 +466,6 @@ def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:
     for method in ("draw", "loss"):
         if not problem.has(method):
             raise ValueError(f"{type(problem).__name__}: has no method {method!r}, which it needs")
+    # As in training, so that both draw the same examples.
     with jax.enable_x64(False):
         return FullBatch(problem, examples(problem, key, size))

@@ -16,7 +16,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim import checks, numeric
 from dynsim.precision import DType
-from dynsim.problem.base import Measured, Problem, ask, examples, narrowed
+from dynsim.problem.base import Measured, Problem, call_user, examples, narrowed
 from dynsim.training.recording import (
     BATCH_LOSS,
     ETA_TIME,
@@ -28,7 +28,7 @@ from dynsim.training.recording import (
     Record,
     Recording,
     Table,
-    evaluated,
+    evaluate_observable,
 )
 from dynsim.training.rule import Rule, by_group
 
@@ -52,56 +52,59 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Separate `weights`; raises `ValueError` if there is nothing to train."""
-        name, frozen = type(problem).__name__, ask(problem, "is_frozen", weights)
+        name, frozen = type(problem).__name__, call_user(problem, "is_frozen", weights)
         weights = numeric.tree(f"{name}.init", weights, dtype, finite=False)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
         if any(map(jnp.iscomplexobj, jax.tree.leaves(floats))):
             raise ValueError(f"{name}.init: must return real weights, {_returned(weights)}")
-        params, held = narrowed(floats, dtype), None
+        # Integers and frozen weights belong to the model, but have no gradient.
+        params, fixed_floats = narrowed(floats, dtype), None
         if frozen is not None:
-            if not all(isinstance(each, bool) for each in jax.tree.leaves(frozen)):
+            if not all(isinstance(leaf, bool) for leaf in jax.tree.leaves(frozen)):
                 raise ValueError(
                     f"{name}.is_frozen: must return bools in place of the weights, "
                     f"{_returned(frozen)}"
                 )
             try:
-                each = jax.tree.map(
+                # `frozen` is a prefix of the weights: one bool may stand for many arrays.
+                is_frozen = jax.tree.map(
                     lambda frozen, part: jax.tree.map(lambda _: frozen, part), frozen, params
                 )
             except ValueError as error:
                 raise ValueError(
                     f"{name}.is_frozen: does not have the structure of the weights ({error})"
                 ) from None
-            held, params = eqx.partition(params, each)
+            fixed_floats, params = eqx.partition(params, is_frozen)
         if not jax.tree.leaves(params):
             raise ValueError(
                 f"{name}.init: must return weights, has no floating-point array; "
                 f"{_returned(weights)}"
             )
-        return cls(params, eqx.combine(held, others), fixed)
+        return cls(params, eqx.combine(fixed_floats, others), fixed)
 
-    def whole(self, params: PyTree) -> PyTree:
+    def combine(self, params: PyTree) -> PyTree:
         """Combine trained arrays `params` with the other parts into the weights."""
         return eqx.combine(params, self.arrays, self.fixed)
 
-    def apart(self, params: PyTree) -> tuple[PyTree, PyTree]:
+    def split(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """Return all arrays of the weights, and everything else."""
         return eqx.combine(params, self.arrays), self.fixed
 
 
-def check_parts(problem: Problem, finite: bool, given: bool) -> None:
-    """Raise `ValueError` for a problem without the methods that training needs, at `finite` batch
-    or not, and with `given` data or not."""
+def check_parts(problem: Problem, finite: bool, has_data: bool) -> None:
+    """Raise `ValueError` for a problem without the methods that training needs: at `finite` batch,
+    or on the population; with data of the user, or on batches that it draws."""
     name = type(problem).__name__
-    needed = ["loss"] if given else ["draw", "loss"]
-    missing = [each for each in needed if not problem.has(each)]
+    needed = ["loss"] if has_data else ["draw", "loss"]
+    missing = [method for method in needed if not problem.has(method)]
     if finite and missing:
         also = "; batch = inf needs neither" if problem.has("population_loss") else ""
         raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
     if not finite and not problem.has("population_loss"):
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
+    # The settings decide whether there is a population loss, not only the class.
     if not finite:
         problem.check_population()
 
@@ -130,7 +133,7 @@ def checked_init(problem: Problem, init: PyTree, dtype: DType) -> PyTree:
 
     Raises:
         ValueError: for complex numbers, other shapes than those of the problem's own weights, and
-            arrays that `numeric.array` refuses. NaN and infinities are allowed: a run from them
+            arrays that `numeric.array` rejects. NaN and infinities are allowed: a run from them
             diverged.
     """
     if init is None:
@@ -148,11 +151,11 @@ def checked_init(problem: Problem, init: PyTree, dtype: DType) -> PyTree:
         shown = eqx.tree_pformat(init, width=sys.maxsize)
         raise ValueError(f"init = {shown}: must be real weights")
 
-    want = shapes(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
-    if shapes(init) != want:
+    expected = shapes(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
+    if shapes(init) != expected:
         raise ValueError(
-            f"init: must have the structure and shapes of {type(problem).__name__}.init, {want}, "
-            f"got {shapes(init)}"
+            f"init: must have the structure and shapes of {type(problem).__name__}.init, "
+            f"{expected}, got {shapes(init)}"
         )
     return init
 
@@ -164,13 +167,14 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
         ValueError: for a group without a rate, a number for an unknown group, or names without the
             structure of the weights.
     """
-    some = {"decay": by_group(rule.decay), "noise": by_group(rule.noise)}
-    some = {field: set(numbers) - {""} for field, numbers in some.items()}
-    rates = set(rule.schedules) - {""}
-    if not rates and not any(some.values()):
+    numbers = {"eta": rule.schedules, "decay": by_group(rule.decay), "noise": by_group(rule.noise)}
+    # A number for all weights has an empty name.
+    named = {field: set(by_name) - {""} for field, by_name in numbers.items()}
+    rates = named["eta"]
+    if not any(named.values()):
         return None
     where = f"{type(problem).__name__}.groups"
-    groups = ask(problem, "groups", parts.whole(parts.params))
+    groups = call_user(problem, "groups", parts.combine(parts.params))
     leaves = jax.tree.leaves(groups)
     if not all(isinstance(name, str) for name in leaves):
         raise ValueError(
@@ -178,17 +182,19 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
         )
     names = set(leaves)
     if not names:
-        field = "eta" if rates else next(field for field in some if some[field])
-        given = _list(rates or some[field])
-        raise ValueError(f"{field}: has rates for {given}, but {where} names no groups")
-    for field, given in {"eta": rates, **some}.items():
-        if given - names:
+        field = next(field for field in named if named[field])
+        shown = _list(named[field])
+        raise ValueError(f"{field}: has rates for {shown}, but {where} names no groups")
+    for field, names_in_rule in named.items():
+        if unknown := names_in_rule - names:
             raise ValueError(
-                f"{field}: has a rate for {_list(given - names)}, {where} has {_list(names)}"
+                f"{field}: has a rate for {_list(unknown)}, {where} has {_list(names)}"
             )
+    # Groups without decay or noise have none, but each needs a learning rate.
     if rates and names - rates:
         raise ValueError(f"eta: has no rate for the group {_list(names - rates)} of {where}")
     try:
+        # `groups` has to be a prefix of the weights.
         jax.tree.map(lambda name, part: None, groups, parts.params)
     except ValueError as error:
         raise ValueError(f"{where}: does not have the structure of the weights ({error})") from None
@@ -208,9 +214,10 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
     """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size, which draws
     random numbers without the key, or whose traces differ."""
 
-    def shapes(size: int) -> Any:
+    def shapes(size: int) -> PyTree:
         return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
 
+    # Without a run: `eval_shape` traces `draw` for its shapes.
     def arrays(key: PRNGKeyArray, size: int) -> PyTree:
         drawn = examples(problem, key, size)
         if drawn is None or not all(map(eqx.is_array_like, jax.tree.leaves(drawn))):
@@ -218,18 +225,18 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
             raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")
         return drawn
 
-    where, found = f"{type(problem).__name__}.draw", shapes(batch)
-    if found == shapes(batch + 1):
+    where = f"{type(problem).__name__}.draw"
+    if shapes(batch) == shapes(batch + 1):
         raise ValueError(
             f"{where}: returns arrays of the same shapes for batch = {batch} "
             f"and {batch + 1}, must return `batch` examples; for a fixed set of them, use "
             "dynsim.full_batch"
         )
-    traced = check_repeats(problem, "draw", key, batch)
-    if traced is None:
+    jaxpr = check_repeats(problem, "draw", key, batch)
+    if jaxpr is None:
         return
-    used = [v for eqn in traced.eqns for v in eqn.invars] + traced.jaxpr.outvars
-    if "random_bits" in str(traced) and not any(v is traced.jaxpr.invars[0] for v in used):
+    used = [v for eqn in jaxpr.eqns for v in eqn.invars] + jaxpr.jaxpr.outvars
+    if "random_bits" in str(jaxpr) and not any(v is jaxpr.jaxpr.invars[0] for v in used):
         raise ValueError(f"{where}: {NO_KEY}. Use the key")
 
 
@@ -239,33 +246,33 @@ def check_repeats(
     """Return the trace of a method of the user, None for one of ours.
 
     Raises:
-        ValueError: for a method that another trace finds with other operations or constants.
-            Addresses of functions may differ.
+        ValueError: for a method whose second trace has other operations or constants than the
+            first. Addresses of functions may differ.
     """
     if type(problem).__module__.partition(".")[0] in checks.OURS:
         return None
 
-    def traced() -> ClosedJaxpr:
+    def trace() -> ClosedJaxpr:
         # A new function, because JAX may return the trace of one that it has seen.
         def call(key: PRNGKeyArray) -> PyTree:
-            return eqx.filter(ask(problem, method, key, *static), eqx.is_array_like)
+            return eqx.filter(call_user(problem, method, key, *static), eqx.is_array_like)
 
         return jax.make_jaxpr(call)(key)
 
-    first, again = traced(), traced()
-    texts = [re.sub("0x[0-9a-f]+", "", str(each)) for each in (first, again)]
-    if texts[0] != texts[1] or [*_constants(first)] != [*_constants(again)]:
+    first, second = trace(), trace()
+    texts = [re.sub("0x[0-9a-f]+", "", str(jaxpr)) for jaxpr in (first, second)]
+    if texts[0] != texts[1] or [*_constants(first)] != [*_constants(second)]:
         raise ValueError(f"{type(problem).__name__}.{method}: {NOT_REPEATED}")
     return first
 
 
-def _constants(traced: ClosedJaxpr) -> Iterator[bytes]:
-    read = [v.val for eqn in traced.eqns for v in eqn.invars if isinstance(v, Literal)]
-    for each in (*traced.consts, *read):
+def _constants(jaxpr: ClosedJaxpr) -> Iterator[bytes]:
+    literals = [v.val for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, Literal)]
+    for value in (*jaxpr.consts, *literals):
         # The problem's own arrays are traced; keys are no numbers.
-        if jnp.issubdtype(jnp.result_type(each), np.generic) and not checks.is_traced(each):
-            yield np.asarray(each).tobytes()
-    for eqn in traced.eqns:
+        if jnp.issubdtype(jnp.result_type(value), np.generic) and not checks.is_traced(value):
+            yield np.asarray(value).tobytes()
+    for eqn in jaxpr.eqns:
         for part in jax.tree.leaves(eqn.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr)):
             if isinstance(part, ClosedJaxpr):
                 yield from _constants(part)
@@ -273,6 +280,7 @@ def _constants(traced: ClosedJaxpr) -> Iterator[bytes]:
 
 def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) -> Array:
     """Return the loss in `dtype`, or its own; raises `ValueError` unless it is one real number."""
+    # A float of Python has no shape, but is a loss too.
     shape = getattr(loss, "shape", () if isinstance(loss, float) else None)
     if shape != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise ValueError(
@@ -283,13 +291,14 @@ def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) ->
 
 def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Array, PyTree]]:
     """Return the population loss and its gradient as a function of the trained arrays."""
-    dtype: Any = jax.tree.leaves(parts.params)[0].dtype.name
+    dtype: DType = jax.tree.leaves(parts.params)[0].dtype.name
 
+    # In the precision of the weights: a loss of the user may be wider.
     def loss(params: PyTree) -> Array:
-        return _population_loss(problem, parts.whole(params), dtype)
+        return _population_loss(problem, parts.combine(params), dtype)
 
     if problem.has("population_loss_and_gradient"):
-        return lambda params: problem.population_loss_and_gradient(parts.whole(params))
+        return lambda params: problem.population_loss_and_gradient(parts.combine(params))
     return jax.value_and_grad(loss)
 
 
@@ -309,6 +318,7 @@ def table(problem: Problem) -> Table:
     Raises:
         ValueError: for an observable with the name of a quantity recorded for every problem.
     """
+    # With weights of None, as only the names are needed.
     functions = {name: _Named(name) for name in _observables(problem, None)}
     for name in functions:
         if name in PROVIDED:
@@ -323,18 +333,18 @@ def table(problem: Problem) -> Table:
 def flow_table(problem: Problem, whole: bool = False) -> Table:
     """Return the quantities that a flow can record: all but those of training, and the sharpness
     only if the flow is one of the `whole` weights."""
-    kept = {PARAMS, *((SHARPNESS, PRECONDITIONED) if whole else ())}
+    available = {PARAMS, *((SHARPNESS, PRECONDITIONED) if whole else ())}
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
     refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
     refused |= dict.fromkeys((SHARPNESS, PRECONDITIONED), "needs all weights, which this has not")
-    refused = {name: why for name, why in refused.items() if name not in kept}
-    provided = tuple(name for name in PROVIDED if name in kept)
+    refused = {name: why for name, why in refused.items() if name not in available}
+    provided = tuple(name for name in PROVIDED if name in available)
     return dataclasses.replace(
         table(problem), provided=provided, refused={**problem.REFUSED, **refused}
     )
 
 
-def recorded(problem: Problem, record: Record | None) -> Recording:
+def resolve_record(problem: Problem, record: Record | None) -> Recording:
     """Resolve what to record, by default `RECORD`. Raises as `table` and `Table.resolve`."""
     names = table(problem)
     return names.resolve(usual(problem, names.functions) if record is None else record)
@@ -348,24 +358,30 @@ def usual(problem: Problem, known: Iterable[str]) -> list[str]:
 def measured(
     problem: Problem, record: Recording, params: PyTree, snapshot: tuple[Any, ...] | None = None
 ) -> dict[str, Array]:
-    """Evaluate the recorded quantities, by name; `snapshot` may be given if it is available."""
+    """Evaluate the recorded quantities, by name. Pass the `snapshot` of the weights if you have it
+    already."""
     own = _observables(problem, params)
-    given: tuple[Any, ...] = ask(problem, "snapshot", params) if snapshot is None else snapshot
-    found = {
-        name: evaluated(name, own[name] if isinstance(function, _Named) else function, given)
+    arguments: tuple[Any, ...] = (
+        call_user(problem, "snapshot", params) if snapshot is None else snapshot
+    )
+    values = {
+        name: evaluate_observable(
+            name, own[name] if isinstance(function, _Named) else function, arguments
+        )
         for name, function in record.functions
     }
     if PARAMS in record.provided:
         for path, leaf in jax.tree.leaves_with_path(eqx.filter(params, eqx.is_inexact_array)):
             name = jax.tree_util.keystr(path, simple=True, separator=".")
-            found[f"{PARAMS}.{name}" if name else PARAMS] = leaf
-    return found
+            values[f"{PARAMS}.{name}" if name else PARAMS] = leaf
+    return values
 
 
 def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
-    whole = problem.has("population_loss")
-    loss = {"loss": lambda *_: _population_loss(problem, params)} if whole else {}
-    own = ask(problem, "observables")
+    has_loss = problem.has("population_loss")
+    # A problem's own observable "loss" has precedence.
+    loss = {"loss": lambda *_: _population_loss(problem, params)} if has_loss else {}
+    own = call_user(problem, "observables")
     if not isinstance(own, Mapping) or not all(
         isinstance(name, str) and isinstance(function, Callable) for name, function in own.items()
     ):
@@ -377,13 +393,13 @@ def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
 
 
 def _population_loss(problem: Problem, params: PyTree, dtype: DType | None = None) -> Array:
-    found = ask(problem, "population_loss", params)
-    return check_loss(problem, "population_loss", found, dtype)
+    loss = call_user(problem, "population_loss", params)
+    return check_loss(problem, "population_loss", loss, dtype)
 
 
-def _returned(found: Any) -> str:
-    """Describe the value that a method returned, with the dtypes and shapes of arrays."""
-    return f"returned {eqx.tree_pformat(found, width=sys.maxsize)}"
+def _returned(value: Any) -> str:
+    # Arrays are shown as their dtypes and shapes.
+    return f"returned {eqx.tree_pformat(value, width=sys.maxsize)}"
 
 
 def _list(names: set[str]) -> str:

@@ -16,9 +16,9 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from dynsim import checks, decoding, numeric
 
-Examples = dict[str, Shaped[Array, "..."] | Shaped[np.ndarray, "..."]]
+NamedArrays = dict[str, Shaped[Array, "..."] | Shaped[np.ndarray, "..."]]
 """Arrays by name; the first axis runs over the examples."""
-Held = Annotated[float, at.Ge(0), at.Lt(1)]
+TestShare = Annotated[float, at.Ge(0), at.Lt(1)]
 
 
 class Data(eqx.Module):
@@ -26,8 +26,8 @@ class Data(eqx.Module):
     them by their content, and compiled programs share them.
 
     Attributes:
-        test: fraction of the examples kept for testing, taken from the end. Shuffle the examples
-            first if they are sorted.
+        test: fraction of the examples for testing, taken from the end. Shuffle the examples first
+            if they are sorted.
         replace: whether a batch may contain an example twice, which is faster to draw.
 
     Raises:
@@ -49,11 +49,11 @@ class Data(eqx.Module):
         >>> run = dynsim.train(Fit(), dynsim.sgd(0.1), jax.random.key(0), steps=5, batch=2)
     """
 
-    test: Held = eqx.field(static=True, default=0.0, kw_only=True)
+    test: TestShare = eqx.field(static=True, default=0.0, kw_only=True)
     replace: bool = eqx.field(static=True, default=True, kw_only=True)
 
     def __check_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     @abc.abstractmethod
     def build(self) -> "Arrays":
@@ -65,8 +65,8 @@ class Data(eqx.Module):
 
 
 def _checked(arrays: Any) -> dict[str, Any]:
-    """Return arrays by name as `numeric.array` does; the problem says whether they may have NaN."""
     checks.kind("arrays", arrays, Mapping)
+    # Only the problem knows whether they may have NaN.
     return {n: numeric.array(f"arrays[{n!r}]", a, finite=False) for n, a in arrays.items()}
 
 
@@ -90,12 +90,12 @@ class Arrays(Data):
         array([8, 9])
     """
 
-    arrays: Examples = eqx.field(converter=_checked)
+    arrays: NamedArrays = eqx.field(converter=_checked)
 
     def __check_init__(self) -> None:
         # The check of the base class runs later, but `number` needs a valid `test`.
-        decoding.check_stated(self)
-        lengths = {name: np.shape(each)[:1] for name, each in self.arrays.items()}
+        decoding.check_annotations(self)
+        lengths = {name: np.shape(array)[:1] for name, array in self.arrays.items()}
         if len({*lengths.values()}) != 1 or () in lengths.values() or not self.number:
             raise ValueError(
                 f"arrays: need the same number of examples, at least one to train on, got {lengths}"
@@ -105,19 +105,20 @@ class Arrays(Data):
     def number(self) -> int:
         """Number of training examples."""
         length = len(next(iter(self.arrays.values())))
+        # At least one example is left, see `__check_init__`.
         return length - round(self.test * length)
 
     @property
-    def train(self) -> Examples:
+    def train(self) -> NamedArrays:
         """The examples to train on."""
-        return {name: each[: self.number] for name, each in self.arrays.items()}
+        return {name: array[: self.number] for name, array in self.arrays.items()}
 
     @property
-    def held_out(self) -> Examples:
-        """The examples kept for testing."""
-        return {name: each[self.number :] for name, each in self.arrays.items()}
+    def held_out(self) -> NamedArrays:
+        """The examples for testing."""
+        return {name: array[self.number :] for name, array in self.arrays.items()}
 
-    def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
+    def draw(self, key: PRNGKeyArray, batch: int) -> NamedArrays:
         """Draw a batch of training examples. Without `replace` it contains no example twice.
 
         Raises:
@@ -129,7 +130,7 @@ class Arrays(Data):
             chosen = jax.random.permutation(key, self.number)[:batch]
         else:
             raise ValueError(f"batch = {batch}: there are {self.number} examples to train on")
-        return {name: jnp.asarray(each)[chosen] for name, each in self.arrays.items()}
+        return {name: jnp.asarray(array)[chosen] for name, array in self.arrays.items()}
 
     def build(self) -> "Arrays":
         return self
@@ -163,7 +164,9 @@ class ArrayFile(Data):
         if len({tuple(sorted(part)) for part in parts}) != 1:
             raise ValueError(f"path = {self.path}: its files must have arrays with the same names")
         names = parts[0]
-        arrays: Examples = {n: np.concatenate([part[n] for part in parts]) for n in names}
+        # In the order of the names of the files, so that a split for testing is the same
+        # everywhere.
+        arrays: NamedArrays = {n: np.concatenate([part[n] for part in parts]) for n in names}
         return Arrays(arrays, test=self.test, replace=self.replace)
 
     def contents(self) -> dict[str, str]:
@@ -174,13 +177,13 @@ class ArrayFile(Data):
 
     def _paths(self) -> list[Path]:
         path = Path(self.path)
-        found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
         if not path.exists():
             raise ValueError(f"path = {path}: there is no such file")
-        if not found:
+        if not files:
             raise ValueError(f"path = {path}: must be an .npz file, or a folder of them")
-        checks.regular("path", found[0])
-        return found
+        checks.regular("path", files[0])
+        return files
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -8,12 +8,12 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from dynsim.precision import DType
-from dynsim.problem.base import Problem, ask
+from dynsim.problem.base import Problem, call_user
 
-BYTES = 2**14
+BYTES_PER_RUN = 2**14
 """Bytes per run besides copies of its weights and its batch."""
 COPIES = 8
-"""Approximate number of copies of the weights that a step or a solver holds."""
+"""Approximate number of copies of the weights in a step or a solver."""
 SHARED_COPIES = 3
 """Copies of the shared data of a key: as drawn, with the numbers of a run, and reordered."""
 
@@ -31,16 +31,17 @@ def bytes_of(
     # NumPy's arrays could not be indexed by what is drawn.
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
-    def held(key: PRNGKeyArray, arrays: Problem) -> tuple[list[Array], object]:
+    def allocated(key: PRNGKeyArray, arrays: Problem) -> tuple[list[Array], object]:
         (prepared, shared), data = eqx.combine(arrays, rest).prepare(key), ()
         if trains and not math.isinf(batch):
             data = prepared.batches(key, steps, int(batch))(jax.numpy.int32(0))
-        init = ask(prepared, "init", key)
+        init = call_user(prepared, "init", key)
         weights = [x for x in jax.tree.leaves((init, data)) if eqx.is_array(x)]
         return weights, shared if trains else ()
 
     weights, shared = (
-        sum(math.prod(x.shape) for x in jax.tree.leaves(made))
-        for made in jax.eval_shape(held, jax.eval_shape(lambda: jax.random.key(0)), arrays)
+        sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+        # By shapes alone: nothing is computed or allocated.
+        for tree in jax.eval_shape(allocated, jax.eval_shape(lambda: jax.random.key(0)), arrays)
     )
-    return np.dtype(dtype).itemsize * (COPIES * weights + SHARED_COPIES * shared) + BYTES
+    return np.dtype(dtype).itemsize * (COPIES * weights + SHARED_COPIES * shared) + BYTES_PER_RUN

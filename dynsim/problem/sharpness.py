@@ -37,20 +37,19 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim.precision import Number, on_cpu, one_by_one
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
-from dynsim.training.rule import Rule, by_group, root
-from dynsim.training.rules import KNOWN, SGD, Adam, RMSProp, Sign
+from dynsim.training.rule import Rule, by_group, square_root
+from dynsim.training.rules import BUILT_IN_RULES, SGD, Adam, RMSProp, Sign
 
 EDGE = 2.0
 """The preconditioned sharpness beyond which steps along an eigenvector oscillate and grow."""
@@ -96,8 +95,8 @@ def sharpness_threshold(
             "rule: has rates or decay by group, so no single sharpness decides; record "
             "'preconditioned_sharpness', whose threshold is 2"
         )
-    rate, each = jnp.asarray(rule.rate(step)), jnp.asarray(decay.get("", 0.0))
-    outside, inside = (each, 0.0) if rule.decoupled else (0.0, each)
+    rate, strength = jnp.asarray(rule.rate(step)), jnp.asarray(decay.get("", 0.0))
+    outside, inside = (strength, 0.0) if rule.decoupled else (0.0, strength)
     if isinstance(rule, Adam | RMSProp) and decay and not rule.decoupled:
         if preconditioner is None:
             raise ValueError(
@@ -105,6 +104,7 @@ def sharpness_threshold(
                 "be given; or record 'preconditioned_sharpness', whose threshold is 2"
             )
         inside = inside / jnp.asarray(preconditioner)
+    # eta (c (S + lambda_c) + lambda_d) = 2, solved for S.
     return (EDGE / rate - outside) / _factor(rule) - inside
 
 
@@ -112,7 +112,7 @@ def check_threshold(rule: Rule) -> None:
     """Raise `ValueError` for a rule whose stability does not depend on a sharpness."""
     if isinstance(rule, Sign):
         raise ValueError("rule = sign: its steps have the same length at any sharpness")
-    if type(rule) not in KNOWN:
+    if type(rule) not in BUILT_IN_RULES:
         raise ValueError(f"rule = {rule.name}: its stability is not known; use a built-in rule")
 
 
@@ -135,20 +135,28 @@ def preconditioned(
     ones = jax.tree.map(jnp.ones_like, params)
     zeros = jax.tree.map(jnp.zeros_like, params)
     rates = jax.tree.map(jnp.negative, rule.descend(ones, rate, groups))
-    speeds = rates
+    E = rates
     if isinstance(rule, Adam | RMSProp):
-        speeds = jax.tree.map(jnp.divide, rates, _preconditioner(rule, memory))
-    roots, factor = jax.tree.map(root, speeds), _factor(rule)
+        # P of the last update, from the averages in the state of optax.
+        squares = optax.tree.get(memory, "nu")
+        weight = 1.0
+        if isinstance(rule, Adam):
+            weight = 1 - jnp.asarray(rule.b2) ** optax.tree.get(memory, "count")
+        P = jax.tree.map(lambda v: square_root(v / weight) + rule.eps, squares)
+        E = jax.tree.map(jnp.divide, rates, P)
+    root_E, factor = jax.tree.map(square_root, E), _factor(rule)
     decay = rule.decayed(zeros, ones, groups)
     inside, outside = (zeros, decay) if rule.decoupled else (decay, zeros)
 
+    # E^(1/2) c (H + lambda_c) E^(1/2) x, plus the part of decoupled decay.
     def total(half: Array, scaled: Array, curved: Array, inside: Array, added: Array) -> Array:
         return half * factor * (curved + inside * scaled) + added
 
     def times(tangent: PyTree) -> PyTree:
-        scaled = jax.tree.map(jnp.multiply, roots, tangent)
-        added = jax.tree.map(lambda *each: math.prod(each), outside, rates, tangent)
-        return jax.tree.map(total, roots, scaled, hessian(scaled), inside, added)
+        scaled = jax.tree.map(jnp.multiply, root_E, tangent)
+        # E P = eta, so that decoupled decay adds eta lambda_d.
+        added = jax.tree.map(lambda *factors: math.prod(factors), outside, rates, tangent)
+        return jax.tree.map(total, root_E, scaled, hessian(scaled), inside, added)
 
     return times
 
@@ -164,38 +172,29 @@ def _factor(rule: Rule) -> Array:
     return jnp.ones(())
 
 
-def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
-    """Return the divisor P of the last update of Adam or RMSProp."""
-    squares = optax.tree.get(memory, "nu")
-    weight = 1.0
-    if isinstance(rule, Adam):
-        weight = 1 - jnp.asarray(rule.b2) ** optax.tree.get(memory, "count")
-    return jax.tree.map(lambda v: root(v / weight) + rule.eps, squares)
-
-
 DENSE = 200
 """Number of weights up to which the full Hessian is formed, which gives exact eigenvalues."""
 TOLERANCE = 1e-3
 """Residual at which an eigenvector has converged, relative to its eigenvalue plus the largest."""
-TURNS = 100
+MAX_ITERATIONS = 100
 """Maximum number of iterations; without convergence the sharpness is NaN."""
 
 Map = Callable[[PyTree], PyTree]
 """A symmetric matrix as a linear map of pytrees of arrays."""
 
 
-def asked(names: Iterable[str]) -> dict[str, int]:
+def eigenvalue_counts(names: Iterable[str]) -> dict[str, int]:
     """Return how many eigenvalues of each matrix are recorded, by the name of the first one."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name in names:
         if name == PRECONDITIONED:
-            found[name] = 1
+            counts[name] = 1
         elif number := re.fullmatch(rf"{SHARPNESS}(?:_(\d+))?", name):
-            found[SHARPNESS] = max(found.get(SHARPNESS, 1), int(number[1] or 1))
-    return found
+            counts[SHARPNESS] = max(counts.get(SHARPNESS, 1), int(number[1] or 1))
+    return counts
 
 
-def recorded(
+def record_sharpness(
     names: Iterable[str],
     slope: Callable[[PyTree], tuple[Array, PyTree]],
     scaled: Callable[[Map], Map],
@@ -209,23 +208,23 @@ def recorded(
         slope: the loss and its gradient as a function of the weights.
         scaled: makes the matrix of the preconditioned sharpness of the Hessian.
         params: the weights.
-        before: eigenvectors of the previous record, or `start`.
+        before: eigenvectors of the previous record, or `starting_vectors`.
         step: number of the step, which determines the random direction.
     """
-    counts = asked(names)
+    counts = eigenvalue_counts(names)
     if not counts:
         return {}, before
     hessian = jax.linearize(lambda params: slope(params)[1], params)[1]
-    found, vectors = {}, {}
+    eigenvalues, vectors = {}, {}
     for name, count in counts.items():
         matrix = scaled(hessian) if name == PRECONDITIONED else hessian
         values, vectors[name] = largest(matrix, params, count, before[name], step)
-        found[name] = values[0]
-        found.update({f"{name}_{i}": value for i, value in enumerate(values, 1)})
-    return {name: found[name] for name in names if name in found}, vectors
+        eigenvalues[name] = values[0]
+        eigenvalues.update({f"{name}_{i}": value for i, value in enumerate(values, 1)})
+    return {name: eigenvalues[name] for name in names if name in eigenvalues}, vectors
 
 
-def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b"]]:
+def starting_vectors(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b"]]:
     """Return the initial vectors for the first record.
 
     Raises:
@@ -233,6 +232,7 @@ def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b
     """
     n, dtype = ravel_pytree(params)[0].size, ravel_pytree(params)[0].dtype
     for name, k in counts.items():
+        # LOBPCG needs five times as many weights as the block has columns.
         if k > n or (n > DENSE and 5 * (k + 1) >= n):
             most = n if n <= DENSE else (n - 1) // 5 - 1
             raise ValueError(f"record = '{name}_{k}': at most {most} can be found with {n} weights")
@@ -251,7 +251,7 @@ def largest(
 
     Args:
         params: a pytree with the structure, shapes and dtype of the vectors.
-        before: vectors from an earlier call, or `start`.
+        before: vectors from an earlier call, or `starting_vectors`.
         step: number of the step, which determines the random direction.
 
     Returns:
@@ -261,6 +261,7 @@ def largest(
     _, unravel = ravel_pytree(params)
     times = lambda v: ravel_pytree(matrix(unravel(v)))[0]  # noqa: E731
     values, vectors = top(times, count, before, step)
+    # The full matrix needs no vectors to start from, so that the state of a run need not hold them.
     return values, vectors if before.shape[1] else before
 
 
@@ -282,19 +283,20 @@ def top(
     n, dtype = len(before), before.dtype
     # Derivatives of eigenvalues do not involve those of the vectors. A loop has no reverse mode.
     if not before.shape[1]:
-        whole = jax.vmap(times)(jnp.eye(n, dtype=dtype))
-        symmetric = jax.lax.stop_gradient((whole + whole.T) / 2)
+        matrix = jax.vmap(times)(jnp.eye(n, dtype=dtype))
+        symmetric = jax.lax.stop_gradient((matrix + matrix.T) / 2)
         vectors = one_by_one(jnp.linalg.eigh)(symmetric)[1][:, : -count - 1 : -1]
-        return jnp.sum(vectors.T * (vectors.T @ whole), axis=1), vectors
-    # `start` uses key 0.
+        return jnp.sum(vectors.T * (vectors.T @ matrix), axis=1), vectors
+    # `starting_vectors` uses key 0.
     block = jnp.concatenate([before, random(step + 1, n, 1, dtype)], axis=1)
     _, vectors, size = search(times, block, count + 1, tolerance)
-    turned = _product(times)(vectors.T).T
-    values = jnp.sum(vectors * turned, axis=0)
-    residual = jnp.linalg.norm(turned - values[None] * vectors, axis=0)
-    found = jnp.where(residual <= 4 * tolerance * (jnp.abs(values) + size), values, jnp.nan)
-    order = jnp.argsort(-found)[:count]
-    return found[order], vectors[:, order]
+    # Rayleigh quotients, whose derivatives are those of the eigenvalues.
+    image = _product(times)(vectors.T).T
+    values = jnp.sum(vectors * image, axis=0)
+    residual = jnp.linalg.norm(image - values[None] * vectors, axis=0)
+    values = jnp.where(residual <= 4 * tolerance * (jnp.abs(values) + size), values, jnp.nan)
+    order = jnp.argsort(-values)[:count]
+    return values[order], vectors[:, order]
 
 
 def _product(times: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -317,79 +319,84 @@ def search(
         sure: number of eigenvectors that have to converge; the others support the search.
         tolerance: tolerance of their residuals, relative to the sum of eigenvalue and size.
     """
+    # The loop has no derivative, and `one_by_one` takes no closure over traced arrays.
     closed = eqx.filter_closure_convert(times, block[:, 0])
     arrays, rest = eqx.partition(closed, eqx.is_array)
 
     def run(arrays: PyTree, block: Array) -> tuple[Array, Array, Array]:
         product = _product(eqx.combine(arrays, rest))
         # Rows are contiguous: products with them take half as long as with columns.
-        values, vectors, size = _eigenvectors(product, block.T, sure, tolerance)
+        values, vectors, size = _lobpcg(product, block.T, sure, tolerance)
         return values, vectors.T, size
 
     return jax.lax.stop_gradient(one_by_one(run)(*jax.lax.stop_gradient((arrays, block))))
 
 
-def _eigenvectors(
+def _lobpcg(
     product: Callable[[Array], Array], block: Float[Array, "b n"], sure: int, tolerance: float
 ) -> tuple[Float[Array, " b"], Float[Array, "b n"], Float[Array, ""]]:
-    """Implement `search` with vectors as rows, for a matrix given by its `product` with them."""
+    # `search` with vectors as rows, for a matrix whose product with a block of them is `product`.
     b = len(block)
     eps = float(jnp.finfo(block.dtype).eps)
     first = jnp.linalg.qr(block.T)[0].T
     image = product(first)
     size = jnp.max(jnp.linalg.norm(image, axis=1))
-    known = jnp.isfinite(size) & (size > 0)
+    is_usable = jnp.isfinite(size) & (size > 0)
 
-    def best(
+    def rayleigh_ritz(
         basis: Float[Array, "m n"], image: Float[Array, "m n"]
     ) -> tuple[tuple[Array, ...], Float[Array, "b m"]]:
         small = basis @ image.T
-        # Vectors that were dropped from the basis are zero.
+        # Vectors that were dropped from the basis are zero. Their eigenvalue becomes very negative,
+        # so that no eigenvector contains them.
         dropped = jnp.sum(jnp.square(basis), axis=1) < 0.5
         small = (small + small.T) / 2 - jnp.diag(jnp.where(dropped, 1e3 * size, 0))
-        values, own = jnp.linalg.eigh(small)
-        own, values = own[:, : -b - 1 : -1].T, values[: -b - 1 : -1]
-        vectors, turned = own @ basis, own @ image
-        residual = turned - values[:, None] * vectors
-        left = jnp.linalg.norm(residual, axis=1) / (jnp.abs(values) + size)
-        return (vectors, turned, residual, jnp.any(left[:sure] > tolerance), values), own
+        values, coefficients = jnp.linalg.eigh(small)
+        # `eigh` sorts eigenvalues in increasing order.
+        coefficients, values = coefficients[:, : -b - 1 : -1].T, values[: -b - 1 : -1]
+        vectors, images = coefficients @ basis, coefficients @ image
+        residual = images - values[:, None] * vectors
+        error = jnp.linalg.norm(residual, axis=1) / (jnp.abs(values) + size)
+        unfinished = jnp.any(error[:sure] > tolerance)
+        return (vectors, images, residual, unfinished, values), coefficients
 
-    def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        vectors, turned, residual, _, _, before, before_turned, turns = state
-        new = _apart(residual, jnp.concatenate([vectors, before]), eps)
-        basis = jnp.concatenate([vectors, before, new])
-        image = jnp.concatenate([turned, before_turned, product(new)])
-        found, own = best(basis, image)
+    def iterate(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        vectors, images, residual, _, _, direction, direction_image, number = state
+        new = _orthonormalise(residual, jnp.concatenate([vectors, direction]), eps)
+        basis = jnp.concatenate([vectors, direction, new])
+        image = jnp.concatenate([images, direction_image, product(new)])
+        best, coefficients = rayleigh_ritz(basis, image)
         # The part of the step outside the old vectors, which makes the next direction conjugate.
-        moved = _apart(own.at[:, :b].set(0), own, eps)
-        return *found, moved @ basis, moved @ image, turns + 1
+        step = _orthonormalise(coefficients.at[:, :b].set(0), coefficients, eps)
+        return *best, step @ basis, step @ image, number + 1
 
-    start, _ = best(first, image)
+    start, _ = rayleigh_ritz(first, image)
     none = jnp.zeros_like(block)
     vectors, _, _, _, values, *_ = jax.lax.while_loop(
-        lambda state: known & ((state[3] & (state[7] < TURNS)) | (state[7] < 1)),
-        turn,
+        lambda state: is_usable & ((state[3] & (state[7] < MAX_ITERATIONS)) | (state[7] < 1)),
+        iterate,
         (*start, none, none, jnp.int32(0)),
     )
-    return values, jnp.where(known, vectors, block), size
+    return values, jnp.where(is_usable, vectors, block), size
 
 
-def _apart(
+def _orthonormalise(
     vectors: Float[Array, "b n"], basis: Float[Array, "m n"], eps: float
 ) -> Float[Array, "b n"]:
     """Orthonormalise rows against a basis of rows; those that vanish become zero."""
     lengths = jnp.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors / jnp.where(lengths > 0, lengths, 1)
 
-    def clean(_: Array, vectors: Array) -> Array:
+    def project(_: Array, vectors: Array) -> Array:
         vectors = vectors - (vectors @ basis.T) @ basis
         columns, triangle = jnp.linalg.qr(vectors.T)
         return columns.T * (jnp.abs(jnp.diagonal(triangle)) > 100 * eps)[:, None]
 
-    return jax.lax.fori_loop(0, 2, clean, vectors)
+    # Twice is enough (Kahan and Parlett): the first projection leaves errors of rounding.
+    return jax.lax.fori_loop(0, 2, project, vectors)
 
 
-def random(step: Int[ArrayLike, ""], n: int, k: int, dtype: Any) -> Float[Array, "n k"]:
+def random(step: Int[ArrayLike, ""], n: int, k: int, dtype: DTypeLike) -> Float[Array, "n k"]:
     """Draw normal numbers that are the same in both precisions."""
     key = jax.random.fold_in(jax.random.key(0), step)
     return jax.random.normal(key, (n, k), "float32").astype(dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, numeric
-from dynsim.compiling import called
-from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, to_host
+from dynsim.compiling import call_compiled
+from dynsim.precision import DType, Number, as_jax_arrays, cast, on_cpu, precision, to_host
 from dynsim.problem import sharpness
-from dynsim.problem.base import Problem, ProblemT, ask, built, narrowed, split
+from dynsim.problem.base import Problem, ProblemT, built, call_user, narrowed, split
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -30,22 +29,22 @@ from dynsim.problem.checks import (
     has_population,
     measured,
     population_of,
-    recorded,
+    resolve_record,
 )
 from dynsim.problem.sharpness import check_threshold, preconditioned
 from dynsim.training import loop
-from dynsim.training.course import (
-    UNASKED,
-    Checkpoint,
-    Legs,
-    check_rule,
-    checked_start,
-    checked_times,
-    legs_of,
-)
 from dynsim.training.keys import initial_state
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
+from dynsim.training.steps import (
+    STEPS_PER_CHECK,
+    Checkpoint,
+    Segments,
+    check_schedules,
+    checked_start,
+    checked_times,
+    segments_of,
+)
 from dynsim.trajectory import Static, Times, Trajectory
 
 DIVERGENCE_GROWTH = 1e3
@@ -124,6 +123,7 @@ def train(
         >>> run["gradient_norm"].shape == run.times.shape
         True
     """
+    # Check: whatever a user may write is read before anything is compiled.
     problem, rule = built(problem, rule, dtype)
     check_single("rule", rule)
     init = checked_init(problem, init, dtype)
@@ -142,38 +142,46 @@ def train(
                 "steps = None: needs times, and cannot be combined with data or checkpoint"
             )
     else:
-        check_rule(rule, steps, resumable=bool(checkpoint))
-        _check_data(data, steps)
+        check_schedules(rule, steps, resumable=bool(checkpoint))
+        for path, leaf in jax.tree.leaves_with_path(data):
+            if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
+                name = "data" + jax.tree_util.keystr(path)
+                raise ValueError(
+                    f"{name}: must have a leading axis of length steps = {steps}, "
+                    f"got shape {np.shape(leaf)}"
+                )
     if limit is not None:
         checks.real("limit", limit, open_minimum=True)
-    found = recorded(problem, record)
-    if ETA_TIME in found.provided and set(rule.schedules) != {""}:
+    recording = resolve_record(problem, record)
+    if ETA_TIME in recording.provided and set(rule.schedules) != {""}:
         raise ValueError(f"record = {ETA_TIME!r}: needs a rule with one rate for all weights")
-    if PRECONDITIONED in found.provided:
+    if PRECONDITIONED in recording.provided:
         check_threshold(rule)
     start = checked_start(checkpoint)
-    times = checked_times(times, steps, found, start)
+    times = checked_times(times, steps, recording, start)
+    # Convert: numbers and arrays are arguments of the program, everything else selects it.
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, key, init, data, shared):
         # Rounding grows in training on batches: its program must not depend on how long it runs.
-        trajectory = (functools.partial(called, _run) if math.isinf(batch) else _run)(
-            placed(numbers),
+        trajectory = (functools.partial(call_compiled, _run) if math.isinf(batch) else _run)(
+            as_jax_arrays(numbers),
             rest,
             rule.astype(dtype),
             key,
             narrowed(data, dtype),
-            *placed((init, shared)),
+            *as_jax_arrays((init, shared)),
             cast(times, np.int32),
             None if limit is None else cast(limit, dtype),
             start,
             steps=steps,
             batch=batch,
-            record=found,
-            curved=has_population(problem),
-            legs=None if steps is None else legs_of(times, steps, start),
+            record=recording,
+            use_population=has_population(problem),
+            segments=None if steps is None else segments_of(times, steps, start),
             cpu=on_cpu(),
             dtype=dtype,
         )
+    # float64 leaves as NumPy arrays, if the caller's JAX would round it.
     return to_host(trajectory)
 
 
@@ -182,8 +190,8 @@ def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree
     key_data = loop.split_key(key)[1]
     check_draw(problem, key_data, batch)
     with jax.enable_x64(False):
-        of_step = problem_in(problem, "float32").batches(key_data, steps, batch)
-        return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
+        batches = problem_in(problem, "float32").batches(key_data, steps, batch)
+        return jax.lax.map(batches, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
@@ -193,7 +201,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
         with jax.enable_x64(False):
             narrow, key_init = problem_in(problem, "float32"), loop.split_key(key)[0]
             check_repeats(narrow, "init", key_init)
-            init = ask(narrow, "init", key_init)
+            init = call_user(narrow, "init", key_init)
     return Parts.of(init, dtype, problem)
 
 
@@ -219,127 +227,137 @@ def _run(
     steps: int | None,
     batch: int | float,
     record: Recording,
-    curved: bool,
-    legs: Legs | None,
+    use_population: bool,
+    segments: Segments | None,
     cpu: bool,
     dtype: DType,
 ) -> Trajectory:
     # Code that is faster on a CPU calls `on_cpu` while it is traced; `cpu` keeps programs apart.
-    given = eqx.combine(numbers, rest)
-    # The key is not used if nothing is random.
-    keyed = key is not None
+    original = eqx.combine(numbers, rest)
+    is_random = key is not None
+    # Without a key nothing is random, and this one is not used.
     key = jax.random.key(0) if key is None else key
     key_init, key_data = loop.split_key(key)
+
+    # Examples and starting weights are drawn in 32 bits in both precisions. `narrow` draws them;
+    # `problem` has its numbers in the precision of the run.
     with jax.enable_x64(False):
-        narrow = problem_in(given, "float32")
+        narrow = problem_in(original, "float32")
         narrow, shared = narrow.prepare(key, shared)
-    problem, _ = problem_in(given, dtype).prepare(key, narrowed(shared, dtype))
-    parts = started(given, key, init, dtype)
+    problem, _ = problem_in(original, dtype).prepare(key, narrowed(shared, dtype))
+    parts = started(original, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
-    also = tuple(name for name in NORMS if name in record.provided)
-    counts = sharpness.asked(record.provided)
-    params, written_out = parts.params, lambda params: params
+    norms = tuple(name for name in NORMS if name in record.provided)
+    counts = sharpness.eigenvalue_counts(record.provided)
+    params, expand = parts.params, lambda params: params
     # Norms and the Hessian include all weights, so the compact form cannot be used.
-    if finite and init is None and not also and not counts:
-        params, written_out = problem.compact(params, rule)
+    if finite and init is None and not norms and not counts:
+        params, expand = problem.compact(params, rule)
+
     if finite and data is None:
+        # By tracing alone, so that a wrong `draw` is an error before anything is compiled.
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
-            batches = ask(narrow, "batches", key_data, steps, int(batch))
+            batches = call_user(narrow, "batches", key_data, steps, int(batch))
         if not callable(batches):
             raise ValueError(
                 f"{type(problem).__name__}.batches: must return a function of the step, returned "
                 f"{batches!r}"
             )
 
-    def of_step(k: Array) -> PyTree:
+    def batch_of_step(k: Array) -> PyTree:
         if data is not None:
+            # Without a batch for the final loss, the last one serves again.
             return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, len(leaf) - 1)], data)
         with jax.enable_x64(False):
             drawn = batches(k)
         return narrowed(drawn, dtype)
 
-    def loss(params: PyTree, data: PyTree) -> Array:
-        found = ask(problem, "loss", parts.whole(params), data)
-        return check_loss(problem, "loss", found, dtype)
+    def batch_loss(params: PyTree, data: PyTree) -> Array:
+        loss = call_user(problem, "loss", parts.combine(params), data)
+        return check_loss(problem, "loss", loss, dtype)
 
     def gradient(params: PyTree, k: Array) -> tuple[Array, PyTree]:
         if not finite:
             return population(params)
         if problem.has("loss_and_gradient"):
-            return ask(problem, "loss_and_gradient", parts.whole(params), of_step(k))
-        return jax.value_and_grad(loss)(params, of_step(k))
+            weights = parts.combine(params)
+            return call_user(problem, "loss_and_gradient", weights, batch_of_step(k))
+        return jax.value_and_grad(batch_loss)(params, batch_of_step(k))
 
     population = population_of(problem, parts)
-    step = loop.by_rule(gradient, rule, key_init, groups, also, problem.normal_noise)
-
-    def stable(params: PyTree, memory: PyTree, k: Array, hessian: sharpness.Map) -> sharpness.Map:
-        if rule.is_adaptive:
-            _, memory, _ = step(params, memory, k)
-        return preconditioned(hessian, rule, rule.rate(k), memory, params, groups)
+    step = loop.by_rule(gradient, rule, key_init, groups, norms, problem.normal_noise)
 
     def observe(
         params: PyTree, memory: PyTree, k: Array, seen: tuple[PyTree, PyTree]
     ) -> tuple[dict[str, Array], tuple[PyTree, PyTree]]:
-        model, (seen, vectors) = parts.whole(written_out(params)), seen
+        model, (seen, vectors) = parts.combine(expand(params)), seen
         snapshot, seen = problem.snapshot_after(model, seen)
-        found = measured(problem, record, model, snapshot)
-        slope = population if curved else lambda params: gradient(params, k)
-        names, scaled = record.provided, functools.partial(stable, params, memory, k)
-        values, vectors = sharpness.recorded(names, slope, scaled, params, vectors, k)
-        return {**found, **values}, (seen, vectors)
+        values = measured(problem, record, model, snapshot)
+        # The Hessian of the population loss, or of the next batch.
+        slope = population if use_population else lambda params: gradient(params, k)
 
-    highest: Any = ask(problem, "divergence_limit") if limit is None else limit
+        def scaled(hessian: sharpness.Map) -> sharpness.Map:
+            # The preconditioner of an adaptive rule is the one of the next update.
+            after = step(params, memory, k)[1] if rule.is_adaptive else memory
+            return preconditioned(hessian, rule, rule.rate(k), after, params, groups)
+
+        eigenvalues, vectors = sharpness.record_sharpness(
+            record.provided, slope, scaled, params, vectors, k
+        )
+        return {**values, **eigenvalues}, (seen, vectors)
+
+    # Without a limit of the user or the problem, a run diverges at a multiple of a reference loss.
+    highest = call_user(problem, "divergence_limit") if limit is None else limit
     if highest is None:
+        # A single batch may have a tiny loss; the population has one loss.
         first = jnp.arange(FIRST if finite else 1)
         references = [params]
         if init is not None:
             # The same weights; `init` may lack integers and functions next to them.
-            usual = jax.tree.leaves(started(given, key, None, dtype).params)
+            usual = jax.tree.leaves(started(original, key, None, dtype).params)
             references.append(jax.tree.unflatten(jax.tree.structure(params), usual))
         if rule.noise is not None:
+            # The weights after a random walk of all steps by the rule's noise alone.
             end = times[-1] if steps is None else steps
-            references.append(_scattered(problem, rule, params, key_init, end, groups))
+            zero, k = jax.tree.map(jnp.zeros_like, params), jnp.asarray(end // 2, jnp.int32)
+            noise = problem.normal_noise(loop.noise_key(key_init), k, zero)
+            move, _ = rule.update(zero, rule.init(params), params, k, noise, groups)
+            references.append(
+                jax.tree.map(lambda p, m: p + jnp.sqrt(end).astype(p.dtype) * m, params, move)
+            )
         losses = [jax.lax.map(lambda k, p=p: gradient(p, k)[0], first) for p in references]
-        highest = highest_loss(*(jnp.abs(each).mean() for each in losses))
+        highest = highest_loss(*(jnp.abs(values).mean() for values in losses))
+
     trajectory = loop.train(
         params,
-        initial_state(rule, params, groups, key_init if keyed else None),
+        initial_state(rule, params, groups, key_init if is_random else None),
         step,
         observe,
         times,
         steps=steps,
-        legs=legs,
-        unasked=1 if cpu else UNASKED,
+        segments=segments,
+        steps_per_check=1 if cpu else STEPS_PER_CHECK,
         limit=jnp.asarray(highest, dtype),
         dtype=dtype,
         relative=record.relative,
-        also=also,
+        also=norms,
         seen=(
-            problem.snapshot_after(parts.whole(parts.params), None)[1],
-            sharpness.start(params, counts),
+            problem.snapshot_after(parts.combine(parts.params), None)[1],
+            sharpness.starting_vectors(params, counts),
         ),
         checkpoint=checkpoint,
     )
     observables = trajectory.observables
     if ETA_TIME in record.provided:
-        known = rule.tabulated(trajectory.times if steps is None else steps)
-        observables = {**observables, ETA_TIME: known.eta_time(trajectory.times)}
-    params, fixed = parts.apart(written_out(trajectory.params))
+        table = rule.tabulated(trajectory.times if steps is None else steps)
+        observables = {**observables, ETA_TIME: table.eta_time(trajectory.times)}
+    # Functions among the weights are static, because programs return arrays alone.
+    params, fixed = parts.split(expand(trajectory.params))
     return dataclasses.replace(
         trajectory, observables=observables, params=params, fixed=Static.of(fixed)
     )
-
-
-def _scattered(
-    problem: Problem, rule: Rule, params: PyTree, key: PRNGKeyArray, steps: Any, groups: PyTree
-) -> PyTree:
-    """Return the weights after a random walk of `steps` steps by the rule's noise alone."""
-    zero, k = jax.tree.map(jnp.zeros_like, params), jnp.asarray(steps // 2, jnp.int32)
-    noise = problem.normal_noise(loop.noise_key(key), k, zero)
-    move, _ = rule.update(zero, rule.init(params), params, k, noise, groups)
-    return jax.tree.map(lambda p, each: p + jnp.sqrt(steps).astype(p.dtype) * each, params, move)
 
 
 def highest_loss(first: Float[Array, ""], *others: Float[Array, ""]) -> Float[Array, ""]:
@@ -347,16 +365,7 @@ def highest_loss(first: Float[Array, ""], *others: Float[Array, ""]) -> Float[Ar
     `others` is higher than that; then the same multiple of this one. No finite loss is higher if
     all are 0."""
     usual = DIVERGENCE_GROWTH * first
-    largest = jnp.max(jnp.stack([first, *(jnp.where(each < jnp.inf, each, 0) for each in others)]))
-    found = jnp.where(largest > usual, DIVERGENCE_GROWTH * largest, usual)
-    return jnp.where(largest == 0, jnp.finfo(first.dtype).max, found)
-
-
-def _check_data(data: PyTree, steps: int) -> None:
-    for path, leaf in jax.tree.leaves_with_path(data):
-        if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
-            name = "data" + jax.tree_util.keystr(path)
-            raise ValueError(
-                f"{name}: must have a leading axis of length steps = {steps}, "
-                f"got shape {np.shape(leaf)}"
-            )
+    finite = (jnp.where(loss < jnp.inf, loss, 0) for loss in others)
+    largest = jnp.max(jnp.stack([first, *finite]))
+    highest = jnp.where(largest > usual, DIVERGENCE_GROWTH * largest, usual)
+    return jnp.where(largest == 0, jnp.finfo(first.dtype).max, highest)

@@ -6,27 +6,27 @@ a batch of whole training runs. Systems differ in two functions, a `Step` and an
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
-from dynsim.training.course import (
-    Checkpoint,
-    Course,
-    Legs,
-    at_every_step,
-    begun,
-    from_record_to_record,
-    in_legs,
-)
 from dynsim.training.recording import NORMS, RELATIVE_LOSS
 from dynsim.training.rule import Rule, norm
+from dynsim.training.steps import (
+    Checkpoint,
+    LoopSpec,
+    Rows,
+    Segments,
+    at_every_step,
+    from_record_to_record,
+    in_segments,
+    restore,
+)
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0
@@ -45,6 +45,7 @@ def split_key(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
 
 def noise_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """Return the key of a rule's noise, which differs from those of data and starting weights."""
+    # Steps have smaller numbers, so that no other key of a run is this one.
     return jax.random.fold_in(key, 2**32 - 1)
 
 
@@ -53,6 +54,7 @@ def keys_of_steps(key: PRNGKeyArray, steps: int | None) -> Callable[[Int[Array, 
     known."""
     if steps is None:
         return lambda k: jax.random.fold_in(key, k)
+    # All keys at once, so that no step has to compute a hash.
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(steps + 1, dtype=jnp.int32))
     return lambda k: keys[k]
 
@@ -74,23 +76,6 @@ class LossSums(NamedTuple):
     last: Float[Array, "*B"]
 
 
-def no_sums(shape: tuple[int, ...], dtype: DTypeLike) -> LossSums:
-    """Return the sums before step 0, for runs of this shape."""
-    return LossSums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-
-
-def add_loss(
-    sums: LossSums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[Number, ""]
-) -> LossSums:
-    """Add the `loss` of step k, before its update, to the sums; k = `steps` adds nothing."""
-    # A selection rather than a product with 0, because the loss may be infinite.
-    late = (k >= steps - LAST) & (k < steps)
-    return LossSums(
-        jnp.where(k == 0, loss, sums.first),
-        sums.last + jnp.where(late, loss, jnp.zeros_like(loss)),
-    )
-
-
 def relative_loss(
     sums: LossSums, times: Int[Array, " S"], steps: Int[Number, ""]
 ) -> Float[Array, "S *B"]:
@@ -100,14 +85,15 @@ def relative_loss(
     below 1. It needs the loss of every step, so it is accumulated during a run instead of recorded.
     NaN at earlier times; inf or NaN if the losses are.
     """
+    # A run of fewer steps than LAST has added all of them.
     relative = sums.last / (jnp.minimum(LAST, steps) * sums.first)
     at_end = (times == steps).reshape(-1, *(1,) * relative.ndim)
     return jnp.where(at_end, relative[None], math.nan)
 
 
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
-Found = Float[Array, "*B"] | dict[str, Array] | None
-Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]
+StepNumbers = Float[Array, "*B"] | Rows | None
+Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, StepNumbers]]
 """(weights, state of the rule, k) -> both after update number k, counted from 0, and the loss
 before it on the same batch. Instead of the loss, a dict of it as `batch_loss` and of other
 quantities to record for the step, or None if no loss is needed."""
@@ -148,20 +134,18 @@ def by_rule(
         also: names in `NORMS` that the step returns in addition to the loss.
         normal: (key, step, gradient) -> standard normal numbers for the noise.
     """
-    of_noise = None
+    key_noise = None
     if rule.noise is not None:
         assert key is not None
-        of_noise = noise_key(key)
+        key_noise = noise_key(key)
 
-    def step(
-        params: PyTree, memory: PyTree, k: Int[Array, "*B"]
-    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    def step(params: PyTree, memory: PyTree, k: Int[Array, "*B"]) -> tuple[PyTree, PyTree, Rows]:
         loss, grads = gradient(params, k)
-        noise = None if of_noise is None else normal(of_noise, k, grads)
+        noise = None if key_noise is None else normal(key_noise, k, grads)
         update, memory = rule.update(grads, memory, params, k, noise, groups)
-        norms: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
-        found = {"batch_loss": loss, **{name: norm(norms[name]) for name in also}}
-        return optax.apply_updates(params, update), memory, found
+        vectors: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
+        numbers = {"batch_loss": loss, **{name: norm(vectors[name]) for name in also}}
+        return optax.apply_updates(params, update), memory, numbers
 
     return step
 
@@ -174,8 +158,8 @@ def train(
     times: Int[Array, " S"],
     *,
     steps: int | None,
-    legs: Legs | None = None,
-    unasked: int = 1,
+    segments: Segments | None = None,
+    steps_per_check: int = 1,
     limit: Real[Number, ""] | None,
     dtype: DType,
     relative: bool = False,
@@ -192,10 +176,10 @@ def train(
         steps: length of the run, as one `lax.scan`, which can be differentiated in both modes. None
             runs up to the last of `times`, which may be traced, so that a grid over the number of
             steps shares one program; then only forward-mode differentiation works.
-        legs: for an accelerator, the result of `legs_of` for concrete times; None checks at every
-            step whether to record.
-        unasked: without `steps`, number of steps between two checks for the end. Up to this many
-            steps are wasted for each record.
+        segments: for an accelerator, the result of `segments_of` for concrete times; None checks at
+            every step whether to record.
+        steps_per_check: without `steps`, number of steps between two checks for the end. Up to this
+            many steps are wasted for each record.
         limit: loss above which a run counts as diverged. None, for steps without a loss, checks the
             weights at every step.
         relative: whether to record the relative loss; the last of `times` must then be `steps`.
@@ -214,46 +198,55 @@ def train(
     if relative and limit is None:
         raise ValueError("relative = True: needs steps with a loss")
 
-    def advance(state: State, k: Int[Array, ""]) -> tuple[State, dict[str, Array] | None]:
-        params, memory, found = step(state.params, state.memory, k)
-        found = found if found is None or isinstance(found, dict) else {"batch_loss": found}
-        loss = None if found is None else found["batch_loss"]
+    def advance(state: State, k: Int[Array, ""]) -> tuple[State, Rows | None]:
+        params, memory, numbers = step(state.params, state.memory, k)
+        if numbers is not None and not isinstance(numbers, dict):
+            numbers = {"batch_loss": numbers}
+        loss = None if numbers is None else numbers["batch_loss"]
+        # A loss above the limit, or NaN, shows as soon as a batch has it; without a loss only the
+        # weights can tell.
         valid = _finite(state.params, batch) if loss is None or limit is None else loss <= limit
         sums = state.sums
         if sums is not None and loss is not None:
-            sums = add_loss(sums, loss, k, end)
-        return State(params, memory, _judged(state.first_bad, k, valid), sums), found
+            # A selection rather than a product with 0, because the loss may be infinite. The step
+            # k = `end` is not made, only measured.
+            late = (k >= end - LAST) & (k < end)
+            sums = LossSums(
+                jnp.where(k == 0, loss, sums.first),
+                sums.last + jnp.where(late, loss, jnp.zeros_like(loss)),
+            )
+        return State(params, memory, _first_bad(state, k, valid), sums), numbers
 
     def record(
-        state: State, k: Int[Array, ""], seen: PyTree, found: dict[str, Array] | None
-    ) -> tuple[dict[str, Array], PyTree]:
+        state: State, k: Int[Array, ""], seen: PyTree, numbers: Rows | None
+    ) -> tuple[Rows, PyTree]:
         values, seen = observe(state.params, state.memory, k, seen)
-        return {**values, **(found or {})}, seen
+        return {**values, **(numbers or {})}, seen
 
-    def judge(state: State, k: Int[Array, ""], found: Mapping[str, Array] | None) -> State:
-        if found is None or limit is None:
+    def judge(state: State, k: Int[Array, ""], numbers: Rows | None) -> State:
+        if numbers is None or limit is None:
             return state
-        valid = found["batch_loss"] <= limit
-        return state._replace(first_bad=_judged(state.first_bad, k, valid))
+        return state._replace(first_bad=_first_bad(state, k, numbers["batch_loss"] <= limit))
 
     end = times[-1] if steps is None else steps
-    sums = no_sums(batch, dtype) if relative else None
+    sums = LossSums(jnp.zeros(batch, dtype), jnp.zeros(batch, dtype)) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
     begin = 0
     if checkpoint is not None:
-        begin, start, seen = begun(checkpoint, start, seen)
-    course = Course(advance, record, judge, times, begin, checkpoint is not None)
+        begin, start, seen = restore(checkpoint, start, seen)
+    loop = LoopSpec(advance, record, judge, times, begin, checkpoint is not None)
     if steps is None:
-        state, seen, rows = from_record_to_record(course, start, seen, unasked)
+        state, seen, rows = from_record_to_record(loop, start, seen, steps_per_check)
     else:
-        numbers = () if limit is None else ("batch_loss", *also)
-        found = {name: jnp.zeros(batch, dtype) for name in numbers} or None
-        rows = jax.eval_shape(record, start, jnp.int32(0), seen, found)[0]
+        # The shapes of a record, without a call of the step.
+        names = () if limit is None else ("batch_loss", *also)
+        numbers = {name: jnp.zeros(batch, dtype) for name in names} or None
+        rows = jax.eval_shape(record, start, jnp.int32(0), seen, numbers)[0]
         rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
-        if legs is None:
-            state, seen, rows = at_every_step(course, start, seen, rows, steps)
+        if segments is None:
+            state, seen, rows = at_every_step(loop, start, seen, rows, steps)
         else:
-            state, seen, rows = in_legs(course, start, seen, rows, steps, legs)
+            state, seen, rows = in_segments(loop, start, seen, rows, steps, segments)
     if state.sums is not None:
         rows[RELATIVE_LOSS] = relative_loss(state.sums, times, end)
     # Non-finite weights show up in the loss as soon as a batch attends to them. Checking all of
@@ -261,21 +254,20 @@ def train(
     bad = (state.first_bad < 0) & ~_finite(state.params, batch)
     first_bad = jnp.where(bad, end, state.first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    found = Trajectory(times.astype(dtype), rows, state.params, status, first_bad, "simulation")
+    run = Trajectory(times.astype(dtype), rows, state.params, status, first_bad, "simulation")
     if checkpoint is None:
-        return found
-    return dataclasses.replace(found, checkpoint=Checkpoint(steps or 0, state, seen))
+        return run
+    return dataclasses.replace(run, checkpoint=Checkpoint(steps or 0, state, seen))
 
 
-def _judged(
-    first_bad: Int[Array, "*B"], k: Int[Number, ""], valid: Bool[Array, "*B"]
-) -> Int[Array, "*B"]:
+def _first_bad(state: State, k: Int[Number, ""], valid: Bool[Array, "*B"]) -> Int[Array, "*B"]:
     # Comparisons with NaN are false, so NaN counts as invalid.
-    return jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
+    return jnp.where(valid, -1, jnp.where(state.first_bad < 0, k, state.first_bad))
 
 
 def _finite(params: PyTree, batch: tuple[int, ...]) -> Bool[Array, "*B"]:
-    def whole(leaf: Array) -> Bool[Array, "*B"]:
-        return jnp.all(jnp.isfinite(leaf), axis=tuple(range(leaf.ndim - len(batch))))
-
-    return jnp.stack([whole(leaf) for leaf in jax.tree.leaves(params)]).all(axis=0)
+    finite = [
+        jnp.all(jnp.isfinite(leaf), axis=tuple(range(leaf.ndim - len(batch))))
+        for leaf in jax.tree.leaves(params)
+    ]
+    return jnp.stack(finite).all(axis=0)

@@ -82,12 +82,14 @@ class Recording(NamedTuple):
         return RELATIVE_LOSS in self.provided
 
     def __call__(self, *snapshot: Any) -> dict[str, Array]:
-        """Evaluate all observables on a snapshot, given as the arguments of the functions.
+        """Evaluate all observables on a snapshot, which is the arguments of the functions.
 
         Raises:
             ValueError: for a user function with other arguments.
         """
-        return {name: evaluated(name, function, snapshot) for name, function in self.functions}
+        return {
+            name: evaluate_observable(name, function, snapshot) for name, function in self.functions
+        }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,101 +126,108 @@ class Table:
                 quantity, two functions with one name, an entry that is neither name nor function, a
                 name that no array can have, or an entry point that cannot be loaded.
         """
-        found: dict[str, Observable] = {}
+        functions: dict[str, Observable] = {}
         provided: list[str] = []
         for name, function in _entries(record):
-            if name in self.provided or _numbered(name) in self.provided:
+            # "sharpness_2" is the second eigenvalue of what the loop provides as "sharpness".
+            base = SHARPNESS if re.fullmatch(rf"{SHARPNESS}_[1-9]\d*", name) else name
+            if name in self.provided or base in self.provided:
                 if function is not None:
-                    raise _taken(name)
+                    raise _reserved(name)
                 # The batch loss is always recorded.
                 provided += [name] if name != BATCH_LOSS else []
                 continue
-            function = self._function(name) if function is None else function
+            if function is None and name in self.refused:
+                raise ValueError(f"record = {name!r}: {self.refused[name]}")
+            if function is None and name in self.functions:
+                function = self.functions[name]
+            elif function is None:
+                function = self._registered_function(name)
             checks.name("record", name)
+            # Datasets have these names already.
             if name in OF_RUNS or (name.startswith(f"{PARAMS}.") and PARAMS in self.provided):
-                raise _taken(name)
-            if found.setdefault(name, function) is not function:
+                raise _reserved(name)
+            if functions.setdefault(name, function) is not function:
                 raise ValueError(f"record = {name!r}: names two functions")
-        return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)))
+        # Tuples, because a recording is a static argument of programs.
+        return Recording(tuple(functions.items()), tuple(dict.fromkeys(provided)))
 
-    def _function(self, name: str) -> Observable:
-        if name in self.refused:
-            raise ValueError(f"record = {name!r}: {self.refused[name]}")
-        if name in self.functions:
-            return self.functions[name]
+    def _registered_function(self, name: str) -> Observable:
         points = _registered(self.systems)
         if name not in points:
             weights = {PARAMS} & {*self.provided}
             checks.choice("record", name, (*self.names(), *weights))
-        return _loaded(points[name])
+        point = points[name]
+        function = plugins.load(GROUP, point)
+        if not isinstance(function, Callable):
+            where = plugins.described(GROUP, point)
+            raise ValueError(f"{where}: must be a function, is {function!r}")
+        return function
 
 
-def recorded_as(name: str, found: Iterable[str]) -> list[str]:
-    """Return the names in `found` under which the requested quantity `name` is recorded."""
+def recorded_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return those of the `names` in a run under which the quantity `name` is recorded."""
     if name != PARAMS:
         return [name]
-    return [each for each in found if each == PARAMS or each.startswith(f"{PARAMS}.")]
-
-
-def _numbered(name: str) -> str:
-    """Return the base name of a numbered sharpness; other names are returned unchanged."""
-    return SHARPNESS if re.fullmatch(rf"{SHARPNESS}_[1-9]\d*", name) else name
+    return [each for each in names if each == PARAMS or each.startswith(f"{PARAMS}.")]
 
 
 def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
-    """Yield each requested name, with its function if one was given."""
+    """Yield the names in a record, each with its function, or None for one to be looked up."""
     entries = (record,) if isinstance(record, str | Mapping) else record
     if not isinstance(entries, Iterable):
         raise ValueError(f"record = {record!r}: must be a name, functions by name, or a list")
     for entry in entries:
         if isinstance(entry, str):
             yield entry, None
-        elif isinstance(entry, NamedFunction):
-            yield _own(*entry)
+            continue
+        if isinstance(entry, NamedFunction):
+            pairs = [tuple(entry)]
         elif isinstance(entry, Mapping):
-            yield from (_own(name, function) for name, function in entry.items())
+            pairs = [*entry.items()]
         else:
             raise ValueError(f"record: has {entry!r}, must have names and functions by name")
+        for name, function in pairs:
+            if not isinstance(name, str) or not isinstance(function, Callable):
+                shown = f"{{{name!r}: {function!r}}}"
+                raise ValueError(f"record: has {shown}, must have functions by name")
+            try:
+                hash(function)
+            except TypeError:
+                raise ValueError(
+                    f"record = {name!r}: its function must be hashable, because runs are compiled "
+                    "for it"
+                ) from None
+            yield name, function
 
 
-def _taken(name: str) -> ValueError:
+def _reserved(name: str) -> ValueError:
     return ValueError(
         f"record = {name!r}: is recorded by the loop itself; a function needs another name"
     )
 
 
-def _own(name: Any, function: Any) -> tuple[str, Observable]:
-    if not isinstance(name, str) or not isinstance(function, Callable):
-        raise ValueError(f"record: has {{{name!r}: {function!r}}}, must have functions by name")
-    try:
-        hash(function)
-    except TypeError:
-        raise ValueError(
-            f"record = {name!r}: its function must be hashable, because runs are compiled for it"
-        ) from None
-    return name, function
-
-
-def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
+def evaluate_observable(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
     """Evaluate an observable on a snapshot; `ValueError` if the function has other arguments or
     does not return an array."""
     try:
+        # Before the call, so that a TypeError inside of it is not taken for one of the call.
         inspect.signature(function).bind(*snapshot)
     except TypeError as error:
-        given = ", ".join(
-            "an array" if checks.is_traced(each) and eqx.is_array(each) else type(each).__name__
-            for each in snapshot
+        types = ", ".join(
+            "an array" if checks.is_traced(part) and eqx.is_array(part) else type(part).__name__
+            for part in snapshot
         )
-        raise ValueError(f"record = {name!r}: must take ({given}); {error}") from None
+        raise ValueError(f"record = {name!r}: must take ({types}); {error}") from None
     except ValueError:
         # No signature is available, for instance for a function in C.
         pass
     with checks.code_of_user(f"record = {name!r}", *snapshot[1:]):
-        found = function(*snapshot)
-    if not eqx.is_array_like(found):
-        what = repr(found) if isinstance(found, str | None) else f"a {type(found).__name__}"
-        raise ValueError(f"record = {name!r}: must return an array or a number, returned {what}")
-    return found
+        value = function(*snapshot)
+    if not eqx.is_array_like(value):
+        shown = repr(value) if isinstance(value, str | None) else f"a {type(value).__name__}"
+        raise ValueError(f"record = {name!r}: must return an array or a number, returned {shown}")
+    return value
 
 
 def _registered(systems: tuple[str, ...]) -> dict[str, str]:
@@ -227,19 +236,12 @@ def _registered(systems: tuple[str, ...]) -> dict[str, str]:
     for point in points:
         system, _, name = point.partition(".")
         if not system or not name:
-            described = plugins.described(GROUP, point)
-            raise ValueError(f"{described}: must be named <system>.<observable>")
+            where = plugins.described(GROUP, point)
+            raise ValueError(f"{where}: must be named <system>.<observable>")
     return {
+        # Later ones are overwritten by earlier ones, as the systems are reversed.
         point.removeprefix(f"{system}."): point
         for system in reversed(systems)
         for point in points
         if point.startswith(f"{system}.")
     }
-
-
-def _loaded(point: str) -> Observable:
-    function = plugins.load(GROUP, point)
-    if not isinstance(function, Callable):
-        described = plugins.described(GROUP, point)
-        raise ValueError(f"{described}: must be a function, is {function!r}")
-    return function

@@ -18,7 +18,7 @@ import abc
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -31,13 +31,15 @@ from dynsim import checks, decoding, numeric
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
 from dynsim.schedules import AnyRate, Constant, Schedule, as_schedule
 
+T = TypeVar("T")
 Eta = Schedule | Callable[[Array], Array] | AnyRate
 """A learning rate: a number, a schedule, or a function of the step."""
 PerGroup = AnyNotNegative | Mapping[str, AnyNotNegative]
 """A number for all weights, or one per group; groups that are not listed have none."""
 
 
-def _rate_of_z(eta: Eta) -> Schedule:
+def _schedule_of_z(eta: Eta) -> Schedule:
+    # Not a `functools.partial`, because its annotations could not be read.
     return as_schedule("Z", eta)
 
 
@@ -56,11 +58,11 @@ class Ratio(eqx.Module):
         >>> rule = dynsim.sgd(dynsim.Ratio(0.5, ratio=10), momentum=0.9)
     """
 
-    Z: Schedule = eqx.field(default=0.1, converter=_rate_of_z)
+    Z: Schedule = eqx.field(default=0.1, converter=_schedule_of_z)
     ratio: AnyNotNegative = 10.0
 
     def __check_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     @property
     def rates(self) -> dict[str, Schedule]:
@@ -80,6 +82,7 @@ def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
         return as_schedule("eta", eta)
     if not eta:
         raise ValueError("eta = {}: needs a rate for each group of weights")
+    # Sorted, as JAX sorts the keys of dicts: two spellings are one program.
     return {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
 
 
@@ -129,7 +132,7 @@ class Rule(UpdateRule):
 
     def __check_init__(self) -> None:
         # Includes the fields of subclasses.
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
 
     def build(self) -> "Rule":
         """Return the rule that is used for training, with rates computed from settings such as a
@@ -201,18 +204,19 @@ class Rule(UpdateRule):
 
     def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Return the learning rate of the update after `step` steps, or the rates by group."""
-        return self._by_group(lambda each: each.rate(step))
+        return self._by_group(lambda schedule: schedule.rate(step))
 
     def tabulated(self, times: Real[Number, "*S"] | Sequence[Number]) -> "Rule":
         """Return the rule as theories use it: with the rates of all steps up to the last of `times`
         as numbers, see `dynsim.schedules.Schedule.table`."""
+        # An optimiser of optax has rates of its own, which are not known.
         if not self.schedules:
             return self
-        return dataclasses.replace(self, eta=self._by_group(lambda each: each.table(times)))
+        return dataclasses.replace(self, eta=self._by_group(lambda eta: eta.table(times)))
 
     def flow_rate(self, t: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Return the learning rate at time `t` in steps, or the rates by group."""
-        return self._by_group(lambda each: each.flow_rate(t))
+        return self._by_group(lambda schedule: schedule.flow_rate(t))
 
     def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Return the sum of the first `steps` steps' learning rates, by group if there are groups.
@@ -220,11 +224,11 @@ class Rule(UpdateRule):
         Raises:
             ValueError: for traced `steps`, unless the rates are piecewise constant.
         """
-        return self._by_group(lambda each: each.eta_time(steps))
+        return self._by_group(lambda schedule: schedule.eta_time(steps))
 
-    def _by_group(self, value: Callable[[Schedule], Any]) -> Any:
+    def _by_group(self, value: Callable[[Schedule], T]) -> T | dict[str, T]:
         if isinstance(self.rates, dict):
-            return {name: value(each) for name, each in self.rates.items()}
+            return {name: value(schedule) for name, schedule in self.rates.items()}
         return value(self.rates)
 
     def of_groups(self, *groups: str) -> "Rule":
@@ -236,15 +240,14 @@ class Rule(UpdateRule):
         if not isinstance(self.rates, dict):
             return dataclasses.replace(self, eta=dict.fromkeys(groups, self.rates))
         if set(self.rates) != set(groups):
-            given, needed = (", ".join(map(repr, sorted(each))) for each in (self.rates, groups))
-            raise ValueError(
-                f"eta: has rates for {given}, must be for {needed}, or for all weights"
-            )
+            has, needs = (", ".join(map(repr, sorted(names))) for names in (self.rates, groups))
+            raise ValueError(f"eta: has rates for {has}, must be for {needs}, or for all weights")
         return self
 
     def astype(self, dtype: str) -> "Rule":
         """Return the same rule with its numbers as JAX arrays of `dtype`; `ValueError` for a number
         that is infinite in it."""
+        # Rates may be infinite in a table of stops, but not by rounding.
         checked = numeric.tree("rule", self, dtype, finite=False)
         return jax.tree.map(lambda number: cast(number, dtype), checked)
 
@@ -252,10 +255,12 @@ class Rule(UpdateRule):
         """Return the initial state of the rule, before the first step."""
         where = f"{type(self).__name__}.direction"
         with checks.code_of_user(where, params):
-            made = self.direction()
-            if not isinstance(made, optax.GradientTransformation):
-                raise ValueError(f"{where}: must return an optax transformation, returned {made!r}")
-            return made.init(params)
+            direction = self.direction()
+            if not isinstance(direction, optax.GradientTransformation):
+                raise ValueError(
+                    f"{where}: must return an optax transformation, returned {direction!r}"
+                )
+            return direction.init(params)
 
     def update(
         self,
@@ -283,12 +288,13 @@ class Rule(UpdateRule):
                 lambda g: jnp.where(short, g, g / size.astype(g.dtype) * self.clip), gradient
             )
         if self.noise is not None and noise is not None:
-            gradient = _changed(lambda s, g, xi: g + s * xi, self.noise, groups, gradient, noise)
+            gradient = _map_groups(lambda s, g, xi: g + s * xi, self.noise, groups, gradient, noise)
         if not self.decoupled:
             gradient = self.decayed(gradient, params, groups)
         where = f"{type(self).__name__}.direction"
         with checks.code_of_user(where, gradient, memory, params):
             direction, after = self.direction().update(gradient, memory, params)
+        # A loop carries both, so a change of structure would fail deep inside JAX.
         _check_alike(f"{where}: must return an update like the gradient", direction, gradient)
         _check_alike(f"{where}: must return a state like the one before", after, memory)
         memory = after
@@ -300,20 +306,22 @@ class Rule(UpdateRule):
         """Add the weight decay to a gradient or direction."""
         if self.decay is None:
             return direction
-        return _changed(lambda decay, d, p: d + decay * p, self.decay, groups, direction, params)
+        return _map_groups(lambda decay, d, p: d + decay * p, self.decay, groups, direction, params)
 
     def descend(self, direction: PyTree, rate: PyTree[Array], groups: PyTree = None) -> PyTree:
         """Return minus `direction`, each part multiplied by the `rate` of its group."""
-        return _changed(lambda eta, d: -eta * d, rate, groups, direction)
+        return _map_groups(lambda eta, d: -eta * d, rate, groups, direction)
 
     def __repr__(self) -> str:
-        rates = {f"eta_{n.lower()}" if n else "eta": each for n, each in self.schedules.items()}
-        shown = {name: _number(each) for name, each in rates.items()}
+        values: dict[str, object] = {}
+        for group, eta in self.schedules.items():
+            constant = isinstance(eta, Constant) and eta.warmup is None
+            values[f"eta_{group.lower()}" if group else "eta"] = eta.peak if constant else eta
         for field in dataclasses.fields(self):
             if field.name != "eta":
-                shown[field.name] = getattr(self, field.name)
-        given = (f"{n}={v}" for n, v in shown.items() if v is not None and v is not False)
-        return f"{type(self).__name__.lower()}({', '.join(given)})"
+                values[field.name] = getattr(self, field.name)
+        shown = (f"{n}={v}" for n, v in values.items() if v is not None and v is not False)
+        return f"{type(self).__name__.lower()}({', '.join(shown)})"
 
 
 def by_group(value: PerGroup | None) -> dict[str, Number]:
@@ -323,19 +331,20 @@ def by_group(value: PerGroup | None) -> dict[str, Number]:
     return dict(value) if isinstance(value, Mapping) else {"": value}
 
 
-def root(square: Array) -> Array:
+def square_root(square: Array) -> Array:
     """Return the square root, whose derivative at 0 is 0 in place of infinity: a weight with a
     gradient of zero has an average square of zero at every learning rate."""
+    # `where` twice: the root of 0 has an infinite derivative even where it is not selected.
     zero = square == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
 
 
 def norm(tree: PyTree) -> Float[Array, ""]:
     """Return the Euclidean norm of all numbers of a pytree, with the derivative 0 at 0."""
-    return root(optax.tree.norm(tree, squared=True))
+    return square_root(optax.tree.norm(tree, squared=True))
 
 
-def _check_alike(where: str, found: PyTree, like: PyTree) -> None:
+def _check_alike(where: str, tree: PyTree, like: PyTree) -> None:
     """Raise `ValueError`, whose message begins with `where`, unless a tree has the structure and
     shapes of another one and inexact numbers in the same places."""
 
@@ -345,20 +354,20 @@ def _check_alike(where: str, found: PyTree, like: PyTree) -> None:
         )
 
     try:
-        same = eqx.tree_equal(kinds(found), kinds(like))
+        same = eqx.tree_equal(kinds(tree), kinds(like))
     except TypeError:
         # Some leaves are not arrays.
         same = False
     if not same:
-        a, b = (eqx.tree_pformat(each, width=sys.maxsize) for each in (found, like))
-        raise ValueError(f"{where}, {b}; returned {a}")
+        returned, expected = (eqx.tree_pformat(each, width=sys.maxsize) for each in (tree, like))
+        raise ValueError(f"{where}, {expected}; returned {returned}")
 
 
-def _changed(
+def _map_groups(
     change: Callable[..., Array], value: PerGroup, groups: PyTree, *trees: PyTree
 ) -> PyTree:
-    """Apply `change` to (number, leaves) of several pytrees. If numbers are given by group, parts
-    of the first tree in other groups are returned unchanged."""
+    """Apply `change` to (number, leaves) of several pytrees. If `value` has a number for some
+    groups, parts of the first tree in other groups are returned unchanged."""
     if not isinstance(value, Mapping):
         return jax.tree.map(lambda *leaves: change(value, *leaves), *trees)
 
@@ -368,11 +377,6 @@ def _changed(
         return jax.tree.map(lambda *leaves: change(value[name], *leaves), first, *others)
 
     return jax.tree.map(part, groups, *trees)
-
-
-def _number(eta: Schedule) -> object:
-    """Return the rate if it is constant, otherwise the schedule."""
-    return eta.peak if isinstance(eta, Constant) and eta.warmup is None else eta
 
 
 def of_layer(params: PyTree) -> PyTree:

@@ -24,21 +24,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree, Real
+from jaxtyping import PyTree
 
 from dynsim import checks
-from dynsim.precision import AnyDecay, AnyPositive, Number
+from dynsim.precision import AnyDecay, AnyPositive, AnyReal, Number
 from dynsim.schedules import Schedule, as_schedule
-from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, root, schedules_of
-
-Values = Real[Number, "*#P"]
+from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of, square_root
 
 
 class _Elementwise(Rule):
     @property
     def is_elementwise(self) -> bool:
         # A subclass may have another direction.
-        return self.clip is None and self.noise is None and type(self) in KNOWN
+        return self.clip is None and self.noise is None and type(self) in BUILT_IN_RULES
 
 
 class SGD(_Elementwise):
@@ -106,6 +104,7 @@ class Sign(_Elementwise):
     momentum: AnyDecay = 0.0
 
     def direction(self) -> optax.GradientTransformation:
+        # The sign of the velocity, not the velocity of signs.
         signs = optax.stateless(lambda updates, _: jax.tree.map(jnp.sign, updates))
         return optax.chain(optax.trace(self.momentum), signs)
 
@@ -133,10 +132,12 @@ class RMSProp(_Elementwise):
     eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
-        def divided(gradient: PyTree, state: Any) -> PyTree:
-            return jax.tree.map(lambda g, v: 1 / (root(v) + self.eps) * g, gradient, state.nu)
+        def direction(gradient: PyTree, state: Any) -> PyTree:
+            return jax.tree.map(
+                lambda g, v: 1 / (square_root(v) + self.eps) * g, gradient, state.nu
+            )
 
-        return _averaging(optax.scale_by_rms(self.b2), divided)
+        return _from_averages(optax.scale_by_rms(self.b2), direction)
 
 
 class Adam(_Elementwise):
@@ -159,12 +160,12 @@ class Adam(_Elementwise):
     eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
-        def divided(gradient: PyTree, state: Any) -> PyTree:
+        def direction(gradient: PyTree, state: Any) -> PyTree:
             mean = optax.tree.bias_correction(state.mu, self.b1, state.count)
             squares = optax.tree.bias_correction(state.nu, self.b2, state.count)
-            return jax.tree.map(lambda m, v: m / (root(v) + self.eps), mean, squares)
+            return jax.tree.map(lambda m, v: m / (square_root(v) + self.eps), mean, squares)
 
-        return _averaging(optax.scale_by_adam(self.b1, self.b2), divided)
+        return _from_averages(optax.scale_by_adam(self.b1, self.b2), direction)
 
     @property
     def has_inertia(self) -> bool:
@@ -194,15 +195,16 @@ class AdamW(Adam):
             raise ValueError("decoupled = False: must be True for adamw; adam has coupled decay")
 
 
-def _averaging(
-    averages: optax.GradientTransformation, divided: Callable[[PyTree, Any], PyTree]
+def _from_averages(
+    averages: optax.GradientTransformation, direction: Callable[[PyTree, Any], PyTree]
 ) -> optax.GradientTransformation:
-    """Return a transformation with the averages of another one and the direction `divided`, a
-    function of the gradient and the new averages. The roots of optax have no derivative at 0."""
+    """Return a transformation with the averages of another one and a `direction` of our own, a
+    function of the gradient and the new averages."""
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        # The direction of optax is not used, because its square roots have no derivative at 0.
         _, state = averages.update(updates, state, params)
-        return divided(updates, state), state
+        return direction(updates, state), state
 
     return optax.GradientTransformation(averages.init, update)
 
@@ -229,28 +231,28 @@ class OptaxRule(Rule):
         default=1.0, converter=schedules_of, static=True
     )
     make: Callable[..., optax.GradientTransformation] = eqx.field(static=True, kw_only=True)
-    numbers: dict[str, Values] = eqx.field(kw_only=True)
+    numbers: dict[str, AnyReal] = eqx.field(kw_only=True)
 
     def direction(self) -> optax.GradientTransformation:
-        with self._explained():
-            made = self.make(**self.numbers)
+        with self._explain_errors():
+            optimiser = self.make(**self.numbers)
 
         def init(params: PyTree) -> PyTree:
-            with self._explained():
-                return made.init(params)
+            with self._explain_errors():
+                return optimiser.init(params)
 
         def update(
             updates: PyTree, state: PyTree, params: PyTree | None = None
         ) -> tuple[PyTree, PyTree]:
-            with self._explained():
-                updates, state = made.update(updates, state, params)
+            with self._explain_errors():
+                updates, state = optimiser.update(updates, state, params)
+            # An optimiser of optax returns the step, which is minus the rate times the direction.
             return jax.tree.map(jnp.negative, updates), state
 
         return optax.GradientTransformation(init, update)
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Explain errors of optimisers that cannot be used here."""
+    def _explain_errors(self) -> Iterator[None]:
         name = getattr(self.make, "__name__", self.make)
         try:
             yield
@@ -280,14 +282,14 @@ class OptaxRule(Rule):
         return self
 
 
-KNOWN = (SGD, Sign, RMSProp, Adam, AdamW)
+BUILT_IN_RULES = (SGD, Sign, RMSProp, Adam, AdamW)
 """The rules that theories describe."""
 
 
 def why_not_known(rule: object) -> str | None:
     """Explain why theories do not cover a rule, or return None. Subclasses may step otherwise."""
-    if type(rule) not in KNOWN:
-        names = ", ".join(f"dynsim.{each.__name__}" for each in KNOWN)
+    if type(rule) not in BUILT_IN_RULES:
+        names = ", ".join(f"dynsim.{cls.__name__}" for cls in BUILT_IN_RULES)
         return f"rule = {type(rule).__name__}: theories describe {names}, and no subclasses of them"
     return None
 
@@ -303,7 +305,7 @@ def sgd(
     eta_z: Eta | None = None,
     *,
     eta_y: Eta | None = None,
-    momentum: Values | None = None,
+    momentum: AnyReal | None = None,
     nesterov: bool = False,
     **options: Any,
 ) -> SGD:
@@ -328,9 +330,9 @@ def sgd(
 def adam(
     eta: Etas | None = None,
     eta_z: Eta | None = None,
-    b1: Values = 0.9,
-    b2: Values = 0.999,
-    eps: Values = 1e-8,
+    b1: AnyReal = 0.9,
+    b2: AnyReal = 0.999,
+    eps: AnyReal = 1e-8,
     *,
     eta_y: Eta | None = None,
     **options: Any,
@@ -356,6 +358,7 @@ adamw, rmsprop, sign = AdamW, RMSProp, Sign
 
 
 def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Any:
+    # None is an error of the rule, which names the field.
     if eta_y is None and eta_z is None:
         return eta
     rates = {"eta_y": eta if eta_y is None else eta_y, "eta_z": eta_z}
@@ -365,7 +368,7 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Any:
     return {"Y": as_schedule("eta_y", rates["eta_y"]), "Z": as_schedule("eta_z", rates["eta_z"])}
 
 
-def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Values) -> OptaxRule:
+def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: AnyReal) -> OptaxRule:
     """Use any optax optimiser as a rule for training. No theory describes it.
 
     Args:
@@ -383,6 +386,7 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Val
     if not callable(make):
         raise ValueError(f"make = {make!r}: must be a function that returns an optax optimiser")
     try:
+        # Before training, where a wrong keyword would fail inside of the program.
         inspect.signature(make).bind(**numbers)
     except TypeError as error:
         raise ValueError(f"make = {getattr(make, '__name__', make)}: {error}") from None

@@ -11,7 +11,7 @@ t + 1 keys, so uniform attention has the mean of log(t + 1), `LanguageModel.unif
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import annotated_types as at
 import equinox as eqx
@@ -27,6 +27,7 @@ from dynsim.decoding import Count, Index, Size, SizeOrNone, Tokens
 from dynsim.precision import AnyArray, DType
 from dynsim.problem.base import Problem
 from dynsim.training.loop import DIVERGED_LOSS
+from dynsim.training.rule import UpdateRule
 from dynsim.transformer.task import SyntheticText, Text, TextSource
 
 Positions = Literal["learned", "none"]
@@ -64,7 +65,7 @@ class TransformerSpec:
     positions: Positions = "learned"
 
     def __post_init__(self) -> None:
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
         if self.width % self.heads:
             raise ValueError(f"heads = {self.heads}: must divide width = {self.width}")
 
@@ -93,6 +94,7 @@ class Attention(eqx.Module):
             for part in (self.query, self.key, self.value)
         )
         scores = jnp.einsum("thi,shi->hts", q, k) / math.sqrt(q.shape[-1])
+        # Keys up to the query: a token must not see the one that it predicts.
         allowed = jnp.tril(jnp.ones((1, T, T), bool))
         maps = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
         mixed = jnp.einsum("hts,shi->thi", maps, v).reshape(T, -1)
@@ -185,21 +187,23 @@ class Transformer(eqx.Module):
         """
         x = self.embedding.weight[tokens]
         if self.positions is not None:
+            # JAX would read the last position again in place of an error.
             if len(tokens) > len(self.positions.weight):
                 raise ValueError(
                     f"tokens: got {len(tokens)}; must be at most the "
                     f"{len(self.positions.weight)} learned positions"
                 )
             x = x + self.positions.weight[: len(tokens)]
-        found = []
+        attention = []
         for block in self.blocks:
             x, maps = block(x)
-            found.append(maps)
-        return jax.vmap(self.unembedding)(jax.vmap(self.norm)(x)), jnp.stack(found)
+            attention.append(maps)
+        return jax.vmap(self.unembedding)(jax.vmap(self.norm)(x)), jnp.stack(attention)
 
 
 def token_losses(logits: Float[Array, "*B M"], targets: Int[Array, "*B"]) -> Float[Array, "*B"]:
     """Return the cross entropy of each target token in nat."""
+    # Not the logarithm of a softmax, which may underflow.
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
@@ -320,6 +324,7 @@ class LanguageModel(Problem):
         if not isinstance(self.corpus, Text):
             self._sizes_with(2)  # The vocabulary is not known yet.
             return
+        # A window needs the token after its last one.
         length = self.sizes.length
         for name in ("train", "held_out"):
             if len(getattr(self.text, name)) <= length:
@@ -349,10 +354,10 @@ class LanguageModel(Problem):
             raise ValueError(f"corpus = {self.corpus}: has not been read; call `build` first")
         return self.corpus
 
-    def build(self, rule: Any) -> "LanguageModel":
+    def build(self, rule: UpdateRule) -> "LanguageModel":
         """Return the problem with its corpus read."""
-        found = self.corpus.build(self.length, self.prompt)
-        return self if found is self.corpus else dataclasses.replace(self, corpus=found)
+        text = self.corpus.build(self.length, self.prompt)
+        return self if text is self.corpus else dataclasses.replace(self, corpus=text)
 
     @property
     def uniform_entropy(self) -> float:
@@ -365,6 +370,7 @@ class LanguageModel(Problem):
         """The windows of T + 1 tokens on which observables are measured, evenly spaced in the
         held-out text and the same for all runs."""
         tokens = jnp.asarray(self.text.held_out)
+        # Evenly spaced, for windows from all parts of the text.
         starts = np.linspace(0, len(tokens) - self.length - 1, self.num_held_out).astype(int)
         return tokens[jnp.asarray(starts[:, None] + np.arange(self.length + 1)[None])]
 
@@ -389,9 +395,11 @@ class LanguageModel(Problem):
     ) -> tuple[tuple[TextSnapshot], Float[Array, "N L H T T"]]:
         """Return the snapshot after a record with the maps `before`, and the maps of this one."""
         held_out = self.held_out
+        # Losses and maps of one forward pass.
         logits, maps = jax.vmap(params.forward)(held_out[:, :-1])
         losses = token_losses(logits, held_out[:, 1:])
         prompts = jax.vmap(params.attention)(jnp.asarray(self.text.prompts))
+        # At the first record nothing has changed.
         before = maps if before is None else before
         return (TextSnapshot(params, losses, maps, before, prompts),), maps
 

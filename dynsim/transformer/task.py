@@ -68,11 +68,12 @@ class Text(TextSource):
         self.vocabulary = checks.integer("vocabulary", vocabulary, 2)
         self.train = self._tokens("train", train, 1)
         self.held_out = self._tokens("held_out", held_out, 1)
+        # No prompts, of the shortest length that a window may have.
         none = np.zeros((0, 2), np.int32)
         self.prompts = none if prompts is None else self._tokens("prompts", prompts, 2)
 
-    def _tokens(self, name: str, given: Int[ArrayLike, "..."], axes: int) -> np.ndarray:
-        array = numeric.plain(name, given)
+    def _tokens(self, name: str, tokens: Int[ArrayLike, "..."], axes: int) -> np.ndarray:
+        array = numeric.as_numpy(name, tokens)
         if array.ndim != axes or not array.size or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(
                 f"{name}: has shape {array.shape} and dtype {array.dtype}, must be whole numbers "
@@ -83,6 +84,7 @@ class Text(TextSource):
             raise ValueError(
                 f"{name}: has token {bad[0]}, must be in [0, vocabulary = {self.vocabulary})"
             )
+        # The integers of JAX without x64.
         return array.astype(np.int32)
 
     def build(self, length: int, prompt: int) -> "Text":
@@ -111,16 +113,17 @@ class CorpusSource(TextSource):
 
     def build(self, length: int, prompt: int) -> Text:
         """Return the training text, the held-out text, and one prompt from the latter."""
-        found = self.read()
-        if found.valid is None:
+        corpus = self.read()
+        if corpus.valid is None:
             raise ValueError(f"corpus = {self}: is too short for a held-out part")
-        window = found.valid[prompt:][:length]
+        # Held-out text, which the model has not seen.
+        window = corpus.valid[prompt:][:length]
         if len(window) < length:
             raise ValueError(
-                f"prompt = {prompt}: must leave length = {length} of the {len(found.valid)} "
+                f"prompt = {prompt}: must leave length = {length} of the {len(corpus.valid)} "
                 "held-out tokens"
             )
-        return Text(found.train, found.valid, len(found.vocabulary), window[None])
+        return Text(corpus.train, corpus.valid, len(corpus.vocabulary), window[None])
 
 
 class SyntheticText(CorpusSource):
@@ -141,6 +144,7 @@ def _synthetic() -> Corpus:
 
 
 def _as_text(path: str | Path) -> str:
+    # Not `str`, because its signature does not say that it takes a `Path`.
     return str(path)
 
 
@@ -157,8 +161,9 @@ class _Stored(CorpusSource):
 
     def contents(self) -> dict[str, str]:
         """A hash of the words in the files, under the name `text`."""
-        every = dataclasses.replace(self, min_count=1).read()
-        words = " ".join([*every.words(every.train), "", *every.words(every.held_out)])
+        # All words, so that the hash does not depend on the vocabulary of the run.
+        corpus = dataclasses.replace(self, min_count=1).read()
+        words = " ".join([*corpus.words(corpus.train), "", *corpus.words(corpus.held_out)])
         return {"text": hashlib.sha256(words.encode()).hexdigest()[:16]}
 
 

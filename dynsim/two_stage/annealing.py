@@ -19,13 +19,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks, decoding
-from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
+from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, AnyReal, Number
 from dynsim.schedules import Steps, steps
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD, why_not_known
 
 Control = Literal["none", "forever", "small", "smallinit"]
-Some = Real[Number, "*#P"]
 
 
 class Annealed(UpdateRule):
@@ -70,23 +69,27 @@ class Annealed(UpdateRule):
 
     def __check_init__(self) -> None:
         checks.choice("control", self.control, get_args(Control))
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
         for name, eta in (("eta_1", self.eta_1), ("eta_2", self.eta_2)):
-            if not checks.is_traced(given := (eta, self.decay)):
-                checks.real(f"{name} * decay", np.multiply(*given), 0, 1, open_maximum=True)
+            if not checks.is_traced((eta, self.decay)):
+                shrinkage = np.multiply(eta, self.decay)
+                checks.real(f"{name} * decay", shrinkage, 0, 1, open_maximum=True)
         last = self.ends[-1]
-        if not checks.is_traced(last) and not (most := np.max(last)) < 2**31:
-            many = f"give {most:.3g} steps; at most {2**31 - 1} are possible"
-            raise ValueError(f"eta_1, eta_2, decay, stage_1, stage_2: {many}")
+        # Not `>=`, because NaN is an error too.
+        if not checks.is_traced(last) and not np.max(last) < 2**31:
+            raise ValueError(
+                f"eta_1, eta_2, decay, stage_1, stage_2: give {np.max(last):.3g} steps; at most "
+                f"{2**31 - 1} are possible"
+            )
 
     @property
-    def rates(self) -> tuple[Some, Some]:
+    def rates(self) -> tuple[AnyReal, AnyReal]:
         """Learning rates of the two stages, for the chosen control."""
         first = self.eta_1 if self.control in ("none", "forever") else self.eta_2
         return first, self.eta_1 if self.control == "forever" else self.eta_2
 
     @property
-    def ends(self) -> tuple[Some, Some]:
+    def ends(self) -> tuple[AnyReal, AnyReal]:
         """Steps at which the two stages end."""
         numbers = (
             jnp if checks.is_traced((self.rates, self.decay, self.stage_1, self.stage_2)) else np
@@ -94,13 +97,14 @@ class Annealed(UpdateRule):
         with np.errstate(over="ignore", divide="ignore"):
             spans = self.stage_1 / self.decay, self.stage_2 / self.decay
             first, second = (
+                # Each stage has at least one step.
                 numbers.maximum(numbers.rint(numbers.asarray(span) / eta), 1)
                 for span, eta in zip(spans, self.rates, strict=True)
             )
             return first, first + second
 
     @property
-    def tau_0(self) -> Some:
+    def tau_0(self) -> AnyReal:
         """Standard deviation of the stationary starting weights: `tau`, or the one for the small
         learning rate with the control "smallinit"."""
         if self.control != "smallinit":
@@ -114,10 +118,13 @@ class Annealed(UpdateRule):
 
     def build(self) -> Rule:
         """Return the `dynsim.SGD` that is used for training."""
+        # The noise at which tau is the stationary standard deviation at eta_1.
         noise = self.tau * (1 - (1 - self.eta_1 * self.decay) ** 2) ** 0.5 / self.eta_1
         first, second = self.rates
+        # The second jump changes nothing: it is where the run ends.
         ratio = second / first
         eta = steps(first, self.ends, (ratio, ratio))
+        # Not for the group "bias".
         decay = {"noise": self.decay, "signal": self.decay}
         return SGD(eta, decay=decay, noise={"noise": noise})
 
@@ -132,8 +139,8 @@ def why_not_annealed(rule: Rule) -> str | None:
     if reason := why_not_known(rule):
         return reason
     plain = type(rule) is SGD and not rule.has_inertia and rule.clip is None and not rule.decoupled
-    parts = [set(each) if isinstance(each, dict) else None for each in (rule.decay, rule.noise)]
-    if plain and parts == [{"noise", "signal"}, {"noise"}] and isinstance(rule.eta, Steps):
+    groups = [set(part) if isinstance(part, dict) else None for part in (rule.decay, rule.noise)]
+    if plain and groups == [{"noise", "signal"}, {"noise"}] and isinstance(rule.eta, Steps):
         return None
     return f"rule = {rule!r}: must be a `dynsim.Annealed`, or what it built"
 
@@ -155,17 +162,18 @@ class Annealing(eqx.Module):
         (100, 12000)
     """
 
-    eta_1: Some
-    eta_2: Some
-    decay: Some
-    noise: Some
-    first: Some
-    last: Some
+    eta_1: AnyReal
+    eta_2: AnyReal
+    decay: AnyReal
+    noise: AnyReal
+    first: AnyReal
+    last: AnyReal
 
     @classmethod
     def of(cls, rule: UpdateRule) -> Annealing:
         """Return the stages of an `Annealed`, or of the rule built from it; `ValueError` for any
         other rule."""
+        # A built rule is an `UpdateRule` too, and builds itself.
         rule = rule.build() if isinstance(rule, UpdateRule) else rule
         if reason := why_not_annealed(rule):
             raise ValueError(reason)
@@ -186,7 +194,7 @@ class Annealing(eqx.Module):
         first = jnp.minimum(steps, self.first)
         return first * self.eta_1 + (steps - first) * self.eta_2
 
-    def stationary(self, eta: Some) -> Some:
+    def stationary(self, eta: AnyReal) -> AnyReal:
         r"""Return the stationary standard deviation of a weight's noise part at learning rate
         `eta`: :math:`\tau(\eta)^2 = \eta\, \tau_\xi^2 / (\lambda (2 - \eta\lambda))`."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
@@ -196,6 +204,7 @@ class Annealing(eqx.Module):
         third of them in the first. If `num` is too small for both ends of both stages, the end of
         the run has priority, then the end of the first stage."""
         numbers = jnp if checks.is_traced(self) else np
+        # In units of stages: the first is [0, 1], the second [1, 2].
         before = np.linspace(0, 1, max(num // 3, 1) + 1) if num > 2 else np.ones(num - 1)
         after = np.linspace(1, 2, num - before.size + 1)[1:]
         stages = numbers.asarray(np.concatenate([before, after]), jnp.result_type(self.decay))

@@ -89,13 +89,13 @@ def attend(
     query = x[:, -1]
     scores = jnp.einsum("nld,nd->nl", x, query @ U.T)
     if gates is None:
-        passed = jax.nn.relu(scores)
+        activations = jax.nn.relu(scores)
     else:
-        opened = jnp.einsum("nld,nd->nl", x, query @ gates.T) > 0
-        passed = jnp.where(opened, scores, 0)
+        is_open = jnp.einsum("nld,nd->nl", x, query @ gates.T) > 0
+        activations = jnp.where(is_open, scores, 0)
     # A zero label removes the query from the sum.
     context = labels.at[:, -1].set(0)
-    return jnp.einsum("nl,nl->n", context, passed) / x.shape[1]
+    return jnp.einsum("nl,nl->n", context, activations) / x.shape[1]
 
 
 def outputs(params: PQ, batch: PromptBatch) -> Outputs:
@@ -118,26 +118,26 @@ def data_loss(params: PQ, coupling: Real[Number, ""], batch: PromptBatch) -> Flo
 
 
 def outputs_loss(
-    found: Outputs, coupling: Real[Number, ""], y: Float[Array, " N"]
+    outputs: Outputs, coupling: Real[Number, ""], y: Float[Array, " N"]
 ) -> Float[Array, ""]:
     """Compute `data_loss` from the outputs and the labels `y` of the queries."""
-    apart = logistic(y * found.P) + logistic(y * found.Q)
-    together = logistic(y * (found.P + found.Q))
-    return jnp.mean((1 - coupling) * apart + coupling * together)
+    separate = logistic(y * outputs.P) + logistic(y * outputs.Q)
+    joint = logistic(y * (outputs.P + outputs.Q))
+    return jnp.mean((1 - coupling) * separate + coupling * joint)
 
 
-CACHED = 2**17
+CACHE_BYTES = 2**17
 """Bytes of prompts that a CPU processes at once, which fit well into a core's caches."""
 LANES = 8
 """Number of tokens that are adjacent in memory, for the vector instructions of a CPU."""
-PLACES = 4
+STREAMS = 4
 """Number of parts of a component that a CPU reads alternately. It prefetches only within a page of
 memory, so the next pages have to be touched before the current one has been read."""
-TERMS = 128
+MAX_TERMS = 128
 """Longest sum that is written out term by term; longer ones take many seconds to compile."""
 
 
-class Laid(NamedTuple):
+class CpuLayout(NamedTuple):
     """N prompts in the memory layout for a CPU.
 
     The L - 1 context tokens are divided into T groups of l = 8, the last one padded with zeros, and
@@ -148,27 +148,29 @@ class Laid(NamedTuple):
             the context, at [:, c, s, t, i, j].
         labels: (N, T, l) labels of these tokens, 0 for padding.
         queries: (N, 2, d) query tokens.
-        asked: (N,) labels of the queries.
+        query_labels: (N,) labels of the queries.
     """
 
     context: Float[Array, "N 2 S T D l"]
     labels: Float[Array, "N T l"]
     queries: Float[Array, "N 2 d"]
-    asked: Float[Array, " N"]
+    query_labels: Float[Array, " N"]
 
 
-def laid(prompts: PromptBatch) -> PromptBatch | Laid:
+def cpu_layout(prompts: PromptBatch) -> PromptBatch | CpuLayout:
     """Lay out prompts for a CPU; unchanged if they have too many coordinates or tokens."""
     num, length, d = prompts.P.shape
-    if max(d, math.ceil((length - 1) / LANES)) > TERMS:
+    if max(d, math.ceil((length - 1) / LANES)) > MAX_TERMS:
         return prompts
+    # Both components next to each other, as a step reads them together.
     tokens = jnp.stack([prompts.P, prompts.Q], 1)
-    missing = [(0, -(length - 1) % LANES)]
-    context = jnp.pad(tokens[:, :, :-1], [(0, 0), (0, 0), *missing, (0, 0)])
-    places = math.gcd(d, PLACES)
-    groups = context.reshape(num, 2, -1, LANES, places, d // places)
-    labels = jnp.pad(prompts.labels[:, :-1], [(0, 0), *missing])
-    return Laid(
+    padding = [(0, -(length - 1) % LANES)]
+    context = jnp.pad(tokens[:, :, :-1], [(0, 0), (0, 0), *padding, (0, 0)])
+    streams = math.gcd(d, STREAMS)
+    groups = context.reshape(num, 2, -1, LANES, streams, d // streams)
+    # Padded tokens have the label 0, so that they do not count.
+    labels = jnp.pad(prompts.labels[:, :-1], [(0, 0), *padding])
+    return CpuLayout(
         jnp.transpose(groups, (0, 1, 4, 2, 5, 3)),
         labels.reshape(num, -1, LANES),
         tokens[:, :, -1],
@@ -180,28 +182,25 @@ def loss_and_gradient(
     params: PQ,
     coupling: Real[Number, ""],
     length: int,
-    pool: PromptBatch | Laid,
+    pool: PromptBatch | CpuLayout,
     chosen: Int[Array, " B"],
 ) -> tuple[Float[Array, ""], PQ]:
     """Return `data_loss` and its gradient on the `pool`'s prompts with the indices `chosen`."""
-    if isinstance(pool, Laid):
-        return _in_parts(params, coupling, length, pool, chosen)
-    # Gathering one long row per prompt is faster than gathering its tokens.
-    rows = (leaf.reshape(len(leaf), -1)[chosen] for leaf in pool)
-    leaves = (row.reshape(-1, *leaf.shape[1:]) for row, leaf in zip(rows, pool, strict=True))
-    return jax.value_and_grad(data_loss)(params, coupling, PromptBatch(*leaves))
+    if not isinstance(pool, CpuLayout):
+        # Gathering one long row per prompt is faster than gathering its tokens.
+        rows = (leaf.reshape(len(leaf), -1)[chosen] for leaf in pool)
+        leaves = (row.reshape(-1, *leaf.shape[1:]) for row, leaf in zip(rows, pool, strict=True))
+        return jax.value_and_grad(data_loss)(params, coupling, PromptBatch(*leaves))
 
-
-def _in_parts(
-    params: PQ, coupling: Real[Number, ""], length: int, pool: Laid, chosen: Int[Array, " B"]
-) -> tuple[Float[Array, ""], PQ]:
-    """Implement `loss_and_gradient` with h = (1/L) sum_i y_i 1[x_i^T U q > 0] x_i of a prompt with
-    query q. Its output is h^T U q, with the gradient h q^T, so the prompts are read only for h."""
-    queries, asked = pool.queries[chosen], pool.asked[chosen]
-    towards = jnp.einsum("cde,nce->ncd", jnp.stack([params.W, params.V]), queries)
-    size = part(len(chosen), pool.context[0].nbytes)
-    each = chosen, towards, pool.labels[chosen]
-    parts = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), each)
+    # With h = (1/L) sum_i y_i 1[x_i^T U q > 0] x_i, the output of a prompt with the query q is
+    # h^T U q, and its gradient h q^T. So the prompts are read only for h, in parts that fit into
+    # the cache: once for the gates, and again for the sums.
+    queries, query_labels = pool.queries[chosen], pool.query_labels[chosen]
+    Uq = jnp.einsum("cde,nce->ncd", jnp.stack([params.W, params.V]), queries)
+    size = part_size(len(chosen), pool.context[0].nbytes)
+    parts = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (chosen, Uq, pool.labels[chosen])
+    )
 
     def turn(
         before: tuple[Array, Array], now: tuple[Array, Array, Array]
@@ -210,63 +209,64 @@ def _in_parts(
         # compiler would fuse both and compute all gates again for each coordinate.
         return (now[0], _gates(pool, *now)), _sums(pool, *before)
 
-    begin = parts[0][0], jnp.zeros((size, 2, *pool.labels.shape[1:]), towards.dtype)
+    begin = parts[0][0], jnp.zeros((size, 2, *pool.labels.shape[1:]), Uq.dtype)
     turns = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), parts)
     sums = jax.lax.scan(turn, begin, turns)[1][1:]
-    h = sums.reshape(towards.shape) / length
-    P, Q = jnp.sum(h * towards, -1).T
-    found = Outputs(P, Q if params.beta is None else Q + params.beta)
-    loss, slopes = jax.value_and_grad(outputs_loss)(found, coupling, asked)
+    h = sums.reshape(Uq.shape) / length
+    P, Q = jnp.sum(h * Uq, -1).T
+    result = Outputs(P, Q if params.beta is None else Q + params.beta)
+    loss, slopes = jax.value_and_grad(outputs_loss)(result, coupling, query_labels)
     # A run with an overflowing output must end, although its slope may be finite.
-    slopes = jnp.where(jnp.isfinite(jnp.stack(found)), jnp.stack(slopes), jnp.nan)
+    slopes = jnp.where(jnp.isfinite(jnp.stack(result)), jnp.stack(slopes), jnp.nan)
     W, V = jnp.einsum("cn,ncd,nce->cde", slopes, h, queries)
     return loss, PQ(W, V, None if params.beta is None else jnp.sum(slopes[1]))
 
 
 def _gates(
-    pool: Laid,
+    pool: CpuLayout,
     chosen: Int[Array, " n"],
-    towards: Float[Array, "n 2 d"],
+    Uq: Float[Array, "n 2 d"],
     labels: Float[Array, "n T l"],
 ) -> Float[Array, "n 2 T l"]:
     """Return y_i 1[x_i^T U q > 0] of some prompts' tokens, read from the pool without a copy."""
-    _, _, places, groups, numbers, lanes = pool.context.shape
+    _, _, streams, groups, numbers, lanes = pool.context.shape
+    # Coordinate by coordinate, alternately from all streams.
     scores = sum(
-        _picked(pool.context, chosen, (0, s, 0, i, 0), (2, 1, groups, 1, lanes))[:, :, 0, :, 0]
-        * towards[:, :, s * numbers + i, None, None]
+        _slices(pool.context, chosen, (0, s, 0, i, 0), (2, 1, groups, 1, lanes))[:, :, 0, :, 0]
+        * Uq[:, :, s * numbers + i, None, None]
         for i in range(numbers)
-        for s in range(places)
+        for s in range(streams)
     )
     return jnp.where(scores > 0, labels[:, None], 0)
 
 
 def _sums(
-    pool: Laid, chosen: Int[Array, " n"], gates: Float[Array, "n 2 T l"]
+    pool: CpuLayout, chosen: Int[Array, " n"], gates: Float[Array, "n 2 T l"]
 ) -> Float[Array, "n 2 d"]:
     """Return L h of some prompts, read from the pool, which is then already in the cache."""
-    _, _, places, groups, numbers, lanes = pool.context.shape
+    _, _, streams, groups, numbers, lanes = pool.context.shape
     sums = sum(
-        _picked(pool.context, chosen, (0, 0, t, 0, 0), (2, places, 1, numbers, lanes))[:, :, :, 0]
+        _slices(pool.context, chosen, (0, 0, t, 0, 0), (2, streams, 1, numbers, lanes))[:, :, :, 0]
         * gates[:, :, t, None, None]
         for t in range(groups)
     )
     return jnp.sum(sums, -1).reshape(len(chosen), 2, -1)
 
 
-def _picked(
+def _slices(
     context: Array, chosen: Int[Array, " n"], start: Sequence[int], sizes: Sequence[int]
 ) -> Array:
     """Return slices (n, *sizes) of the `chosen` prompts from `start` on, without a copy."""
 
     def row(index: Int[Array, ""]) -> Array:
-        begin = (jnp.asarray(place, index.dtype) for place in start)
+        begin = (jnp.asarray(i, index.dtype) for i in start)
         return jax.lax.dynamic_slice(context, (index, *begin), (1, *sizes))[0]
 
     return jax.vmap(row)(chosen)
 
 
-def part(batch: int, size: int) -> int:
+def part_size(batch: int, size: int) -> int:
     """Return the number of the `batch` prompts, `size` bytes each, to process at once: a divisor of
     `batch`, at most half of it, because the gates of the last part are computed twice."""
-    most = max(min(CACHED // size, batch // 2), 1)
-    return max(n for n in range(1, most + 1) if batch % n == 0)
+    limit = max(min(CACHE_BYTES // size, batch // 2), 1)
+    return max(n for n in range(1, limit + 1) if batch % n == 0)

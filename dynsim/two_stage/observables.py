@@ -49,6 +49,7 @@ Observable = Callable[[PromptSnapshot], Array]
 def measure(weights: Split, batch: PromptBatch) -> PromptSnapshot:
     """Return the snapshot of `weights` on the prompts of `batch`."""
     total = weights.total
+    # The gates of all weights, but the scores of the signal.
     gated = attend(weights.signal.V, batch.Q, batch.labels, gates=total.V)
     return PromptSnapshot(
         weights,
@@ -73,6 +74,7 @@ def separation(
     none = jnp.zeros(1, scores.dtype)
     negatives = jnp.concatenate([none, jnp.cumsum(~is_positive, dtype=scores.dtype)])
     positives = jnp.concatenate([none, jnp.cumsum(is_positive, dtype=scores.dtype)])
+    # Of each entry, the negatives with a lower score, and those with at most its own.
     below = negatives[jnp.searchsorted(ranked, ranked, side="left")]
     up_to = negatives[jnp.searchsorted(ranked, ranked, side="right")]
     area = jnp.sum(jnp.where(is_positive, below + up_to, 0)) / 2
@@ -167,8 +169,8 @@ def first_below(
     before = np.maximum(at - 1, 0)
     high, low = (np.take_along_axis(values, k[..., None], -1)[..., 0] for k in (before, at))
     share = np.where(at > 0, (high - level) / np.where(high > low, high - low, 1), 0)
-    found = times[before] + share * (times[at] - times[before])
-    return np.where(below.any(-1), found, np.inf)
+    crossing = times[before] + share * (times[at] - times[before])
+    return np.where(below.any(-1), crossing, np.inf)
 
 
 RANK_RECORD = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
@@ -216,18 +218,21 @@ def rank_curves(
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _curves(weights: PQ, batch: PromptBatch, record: Recording, largest: int) -> RankCurves:
+    # The directions of both blocks are ranked together, as those of diag(W, V).
     left, sigma, right = jnp.linalg.svd(jnp.stack([weights.W, weights.V]), full_matrices=False)
+    # rank is the inverse permutation of order.
     order = jnp.argsort(-sigma.ravel())
     rank = jnp.argsort(order).reshape(sigma.shape)
 
-    def without_some(keep: Bool[Array, "2 d"]) -> dict[str, Array]:
-        W, V = jnp.einsum("bij,bj,bjk->bik", left, jnp.where(keep, sigma, 0), right)
+    def observables_of(directions: Bool[Array, "2 d"]) -> dict[str, Array]:
+        W, V = jnp.einsum("bij,bj,bjk->bik", left, jnp.where(directions, sigma, 0), right)
         signal = PQ(W, V, weights.beta)
         truncated = Split(signal, jax.tree.map(jnp.zeros_like, PQ(W, V)))
         return record(measure(truncated, batch))
 
+    # One number of directions at a time, because each needs all prompts.
     sizes = jnp.arange(largest + 1)
-    kept = jax.lax.map(lambda k: without_some(rank < k), sizes)
-    dropped = jax.lax.map(lambda k: without_some(rank >= k), sizes)
+    with_largest = jax.lax.map(lambda k: observables_of(rank < k), sizes)
+    without_largest = jax.lax.map(lambda k: observables_of(rank >= k), sizes)
     block = jnp.broadcast_to(jnp.arange(2)[:, None], sigma.shape).ravel()[order]
-    return RankCurves(sigma.ravel()[order], block, kept, dropped)
+    return RankCurves(sigma.ravel()[order], block, with_largest, without_largest)

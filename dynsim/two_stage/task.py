@@ -9,7 +9,7 @@ We reconstructed this task from fragments of the paper and chose all numbers our
 the authors' text. The page `docs/systems/two_stage.md` lists which part of it is known.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import annotated_types as at
@@ -26,7 +26,7 @@ from dynsim.problem.base import Measured, Problem
 from dynsim.training.rule import UpdateRule
 from dynsim.two_stage import model
 from dynsim.two_stage.annealing import Annealed, Control
-from dynsim.two_stage.model import PQ, Laid, PromptBatch, Split, data_loss
+from dynsim.two_stage.model import PQ, CpuLayout, PromptBatch, Split, data_loss
 from dynsim.two_stage.observables import (
     DEFAULT_RECORD,
     LEARNED,
@@ -37,7 +37,7 @@ from dynsim.two_stage.observables import (
 )
 
 Core = Literal["fresh", "fixed"]
-Block = Annotated[Size, at.Ge(2)]
+BlockSize = Annotated[Size, at.Ge(2)]
 """Size of a block of a token."""
 
 
@@ -61,11 +61,11 @@ class Shared(NamedTuple):
     steps: PRNGKeyArray
 
 
-class Held(NamedTuple):
+class RunPrompts(NamedTuple):
     """The prompts of a run: the pool, in the layout for steps, and fresh ones to measure on; and
     the key of its steps."""
 
-    pool: PromptBatch | Laid
+    pool: PromptBatch | CpuLayout
     test: PromptBatch
     steps: PRNGKeyArray
 
@@ -139,7 +139,7 @@ class Prompts(Problem):
     RUN_DEFAULTS: ClassVar = {"rule": {"kind": "annealed"}, "batch": 128, "steps": None}
 
     # Static, so that a task can be the argument of a compiled function.
-    d: Block = eqx.field(static=True, default=32)
+    d: BlockSize = eqx.field(static=True, default=32)
     length: Tokens = eqx.field(static=True, default=129)
     gamma0: NotNegative = 1.0
     s1: NotNegative = 1.0
@@ -162,6 +162,7 @@ class Prompts(Problem):
         """
         if self.tau_0 is not None:
             return self
+        # Stationary noise: its size does not change in the first stage.
         noise = rule.tau_0 if isinstance(rule, Annealed) else self.starting_noise
         return eqx.tree_at(lambda task: task.tau_0, self, noise, is_leaf=lambda x: x is None)
 
@@ -209,6 +210,8 @@ class Prompts(Problem):
 
     def loss(self, params: Split, data: PromptBatch) -> Float[Array, ""]:
         """Return `data_loss` of the sum of signal and noise, as a function of the signal alone."""
+        # Gradients move only the signal, at the full weights.
+        # The noise is moved by the noise of the gradient alone.
         fixed = Split(params.signal, jax.lax.stop_gradient(params.noise))
         return data_loss(fixed.total, self.coupling, data)
 
@@ -220,27 +223,29 @@ class Prompts(Problem):
         """Return the problem with a pool and fresh prompts, and the draws they are made from."""
         if shared is None:
             _, pool, test, steps = jax.random.split(key, 4)
-            shared = Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
-        pool, test = self.made(shared.pool), self.made(shared.test)
-        held = Held(model.laid(pool) if on_cpu() else pool, test, shared.steps)
-        made = eqx.tree_at(lambda task: task.held, self, held, is_leaf=lambda x: x is None)
-        return made, shared
+            shared = Shared(
+                self.draw_numbers(pool, self.pool), self.draw_numbers(test, self.num_test), steps
+            )
+        pool, test = self.prompts(shared.pool), self.prompts(shared.test)
+        prompts = RunPrompts(model.cpu_layout(pool) if on_cpu() else pool, test, shared.steps)
+        task = eqx.tree_at(lambda task: task.held, self, prompts, is_leaf=lambda x: x is None)
+        return task, shared
 
     def batches(self, key: PRNGKeyArray, steps: int | None, batch: int) -> Callable[[Array], Array]:
         """Return the indices into the pool of each step's prompts, as a function of the step."""
+        # `prepare` has split the key of the run.
         del key, steps
-        held = self.held
 
-        def chosen(k: Array) -> Array:
-            batch_key, _ = jax.random.split(jax.random.fold_in(held.steps, k))
+        def indices(k: Array) -> Array:
+            batch_key, _ = jax.random.split(jax.random.fold_in(self.held.steps, k))
             return jax.random.randint(batch_key, (batch,), 0, self.pool)
 
-        return chosen
+        return indices
 
     def loss_and_gradient(
         self, params: Split, data: PromptBatch | Array
     ) -> tuple[Float[Array, ""], Split]:
-        """Return loss and gradient on given prompts, or on uncopied prompts of the pool."""
+        """Return loss and gradient on prompts, or on those of the pool with these indices."""
         if isinstance(data, PromptBatch):
             return super().loss_and_gradient(params, data)
         total = Split(params.signal, jax.lax.stop_gradient(params.noise)).total
@@ -253,15 +258,19 @@ class Prompts(Problem):
         """Draw noise for the group "noise", the only one with noise."""
         del key
         _, noise_key = jax.random.split(jax.random.fold_in(self.held.steps, k))
+        # Not for the signal, which has no noise and would need as many numbers again.
         xi = jax.random.normal(noise_key, (2, self.d, self.d), like.noise.W.dtype)
         return Split(like.signal, PQ(*xi))
 
     def snapshot(self, params: Split) -> tuple[PromptSnapshot]:
         """Outputs on the fresh prompts of the run."""
+        # Outside of a run, as in a test of observables, the prompts are those of key 0.
         task = self if self.held is not None else self.prepare(jax.random.key(0))[0]
         return (measure(params, task.held.test),)
 
-    def summary(self, times: Float[np.ndarray, " S"], recorded: Any) -> dict[str, float]:
+    def summary(
+        self, times: Float[np.ndarray, " S"], recorded: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
         """The steps at which P and Q are learned: at which K1 falls below 0.2, and K2 below 0.6."""
         return {
             f"{component} is learned at step": float(first_below(times, recorded[loss], level))
@@ -273,7 +282,7 @@ class Prompts(Problem):
         run."""
         return jnp.inf
 
-    def drawn(self, key: PRNGKeyArray, num: int, dtype: DType = "float32") -> PromptDraws:
+    def draw_numbers(self, key: PRNGKeyArray, num: int, dtype: DType = "float32") -> PromptDraws:
         """Make the random draws for `num` prompts. They depend only on the sizes and the core."""
         label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
         shape = (num, self.length)
@@ -284,13 +293,14 @@ class Prompts(Problem):
             jax.random.normal(q_key, (*shape, self.d), dtype) if self.core == "fresh" else None,
         )
 
-    def made(self, draws: PromptDraws) -> PromptBatch:
+    def prompts(self, draws: PromptDraws) -> PromptBatch:
         """Compute the prompts from `draws` and the task's numbers."""
         labels, sides, g, z = draws
         # Along w_star the Gaussian part has the sign of the label: |g_0| replaces rejection.
         margin = labels * (self.gamma0 + self.s1 * jnp.abs(g[..., 0]))
         P = (g * self.s1).at[..., 0].set(margin)
         if z is None:
+            # sqrt(d - 1) is the length of a fresh core in the root mean square.
             core = jnp.zeros_like(g).at[..., 1].set(self.s2 * (self.d - 1) ** 0.5)
         else:
             core = z * self.s2
@@ -302,7 +312,7 @@ def sample_prompts(
     task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
 ) -> PromptBatch:
     """Draw `num` prompts; may be called inside `jit`, `vmap` or `grad`."""
-    return task.made(task.drawn(key, num, dtype))
+    return task.prompts(task.draw_numbers(key, num, dtype))
 
 
 Preset = Literal["default", "fast", "joint"]
@@ -325,7 +335,7 @@ class FastPrompts(Prompts):
         "steps": None,
     }
 
-    d: Block = eqx.field(static=True, default=16)
+    d: BlockSize = eqx.field(static=True, default=16)
     length: Tokens = eqx.field(static=True, default=65)
     r: Positive = 1.6
     pool: Count = eqx.field(static=True, default=2048)
@@ -374,6 +384,6 @@ def two_stage(preset: Preset = "default", control: Control = "none", **settings:
     """
     classes = {"default": Prompts, "fast": FastPrompts, "joint": JointPrompts}
     cls = classes[checks.choice("preset", preset, tuple(classes))]
-    rates = {name: each for name, each in cls.RUN_DEFAULTS["rule"].items() if name != "kind"}
+    rates = {name: value for name, value in cls.RUN_DEFAULTS["rule"].items() if name != "kind"}
     rule = Annealed(**rates, control=control)
     return TwoStage(cls(**settings).build(rule), rule, cls.RUN_DEFAULTS["batch"])

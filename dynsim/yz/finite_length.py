@@ -50,7 +50,7 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import Number, cast
 from dynsim.yz import model as yz
 
-MOST_ROWS = 4
+MAX_REPEATS = 4
 """Factor by which rows of Y may be repeated, for classes that share tokens."""
 LossesOfCounts = Callable[[Float[Array, "K M"]], Float[Array, " K"]]
 Context = Float[Array, ""] | None
@@ -114,8 +114,8 @@ def loss_and_grad(
     """Like `yz.loss_and_grad` for the population, for `context` contextual tokens."""
     if context is None:
         return yz.loss_and_grad(params, task, yz.population(task))
-    found = expand(params, task, context)
-    return jnp.sum(jnp.asarray(task.prior) * found.losses), found.gradient
+    expansion = expand(params, task, context)
+    return jnp.sum(jnp.asarray(task.prior) * expansion.losses), expansion.gradient
 
 
 def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
@@ -137,12 +137,23 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
         \end{align*}
     """
     if params.residual or context is None:
-        return _differentiated(params, task, context)
+        # Automatic differentiation, where there is no explicit form.
+        p = jnp.asarray(task.probs)
+        losses = by_counts(params, task)
+        _, gradient = loss_and_grad(params, task, None)
+        if context is not None:
+            gradient = jax.grad(lambda q: mean_loss(by_counts(q, task), task, context))(params)
+        slope = jnp.where(p > 0, jax.grad(lambda counts: jnp.sum(losses(counts)))(p), 0)
+        values = losses(p)
+        if context is not None:
+            values = values + correction_of(losses, task) / context
+        return Expansion(values, gradient, slope)
+
     label, query, support = task.next_token, task.query_index, task.support
     prior, p = jnp.asarray(task.prior), jnp.asarray(task.probs)
     Y, Z = jnp.asarray(params.Y), jnp.asarray(params.Z)[query]
     # Gather the rows of Y for each class's tokens, if they are few and not repeated too often.
-    gathered = 2 * support.shape[1] <= task.M and support.size <= MOST_ROWS * task.M
+    gathered = 2 * support.shape[1] <= task.M and support.size <= MAX_REPEATS * task.M
     rows = "ksm" if gathered else "sm"
     if gathered:
         p, Z = (jnp.take_along_axis(x, support, axis=1) for x in (p, Z))
@@ -152,15 +163,19 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     logits = jnp.einsum(to_outputs, f, Y)
     losses, residual = yz.cross_entropy(logits, label)
     is_label = jax.nn.one_hot(label, task.M, dtype=f.dtype)
+    # q are the probabilities of wrong outputs. y and Y_i are relative to the label: y here, and Y_i
+    # through `own`, the label's entry of each row.
     q, y, square = residual * (is_label - 1), logits - _sum(logits * is_label), Y**2
     qy = q * y
     wrong, s, h = _sums(q, qy, qy * y)
 
     m, e, own = jnp.einsum(f"jkm,{rows}->jks", jnp.stack([q, qy, is_label]), Y)
+    # q . Y_i^2 for differences to the label, from the squares of the rows themselves.
     second = jnp.einsum(to_tokens, q, square) - own * (2 * m - own * wrong)
     m, e = m - own * wrong, e - own * s
     v = m - f * s
     t = second - 2 * f * e + f**2 * h - v**2 - 2 * f * m - (1 - 3 * f**2) * s
+    # Padding of the support has p = 0 and f = 0.
     over_p = jnp.where(p > 0, f / jnp.where(p > 0, p, 1), 0)
     w = f * over_p
     wf = w * f
@@ -176,6 +191,7 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     u = q * (by_q - _sum(q * by_q) + by_y + width * y)
     u = u - _sum(u) * is_label
 
+    # Derivatives with respect to f, then to z through the normalised attention (Lemma 1).
     through = jnp.einsum(to_tokens, u, Y)
     by_f = m + (over_p * t + w * (f * h + v * s + 3 * f * s - e - m) + through) / context
     dz = prior[:, None] * f * (by_f - f * _sum(f * by_f))
@@ -185,8 +201,10 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     dY = dY + Y * jnp.einsum(f"ks,km->{rows}", w, right[2])
     slope = over_p * v
     if gathered:
+        # Back from the support of each class to the whole vocabulary.
         dY = jnp.zeros_like(params.Y).at[support].add(dY)
-        dz, slope = (_scattered(x, task) for x in (dz, slope))
+        place, shape = (jnp.arange(task.K)[:, None], support), (task.K, task.M)
+        dz, slope = (jnp.zeros(shape, x.dtype).at[place].set(x) for x in (dz, slope))
     dZ = jax.ops.segment_sum(dz, query, num_segments=task.num_queries)
     return Expansion(losses + jnp.sum(w * t, axis=1) / (2 * context), yz.YZ(dY, dZ), slope)
 
@@ -195,10 +213,10 @@ def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -
     """Return the population loss in nat for `context` contextual tokens, from the losses of all
     classes as a function of counts (K, M), which must not change when the counts of a class are
     rescaled."""
-    found = losses(jnp.asarray(task.probs))
+    values = losses(jnp.asarray(task.probs))
     if context is not None:
-        found = found + correction_of(losses, task) / context
-    return jnp.sum(jnp.asarray(task.prior) * found)
+        values = values + correction_of(losses, task) / context
+    return jnp.sum(jnp.asarray(task.prior) * values)
 
 
 def by_counts(
@@ -232,30 +250,12 @@ def correction_of(losses: LossesOfCounts, task: SequenceClasses) -> Float[Array,
     return jnp.sum(jax.vmap(along)(jnp.arange(task.support.shape[1])), axis=0) / 2
 
 
-def _differentiated(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
-    """Implement `expand` by automatic differentiation, for layers without an explicit form."""
-    p = jnp.asarray(task.probs)
-    losses = by_counts(params, task)
-    _, gradient = loss_and_grad(params, task, None)
-    if context is not None:
-        gradient = jax.grad(lambda q: mean_loss(by_counts(q, task), task, context))(params)
-    slope = jnp.where(p > 0, jax.grad(lambda counts: jnp.sum(losses(counts)))(p), 0)
-    found = losses(p) if context is None else losses(p) + correction_of(losses, task) / context
-    return Expansion(found, gradient, slope)
-
-
-def _scattered(values: Float[Array, "K S"], task: SequenceClasses) -> Float[Array, "K M"]:
-    """Extend values on the support of each class to the whole vocabulary."""
-    place = jnp.arange(task.K)[:, None], task.support
-    return jnp.zeros((task.K, task.M), values.dtype).at[place].set(values)
-
-
 def _sum(x: Float[Array, "K N"]) -> Float[Array, "K 1"]:
     return jnp.sum(x, axis=1, keepdims=True)
 
 
 def _sums(*summands: Float[Array, "K N"]) -> Float[Array, "J K 1"]:
-    """Sum over the last axis in one operation: each sum takes as long to compile as a product."""
+    # One operation, because each sum takes as long to compile as a product.
     return jnp.sum(jnp.stack(summands), axis=-1, keepdims=True)
 
 

@@ -24,7 +24,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.sampling import SupportExamples, on_vocabulary
 
 
-class Outputs(NamedTuple):
+class OutputColumns(NamedTuple):
     """The columns of Y.
 
     Attributes:
@@ -46,7 +46,7 @@ class Outputs(NamedTuple):
         """Return Y with one column per output."""
         return Y if self.column is None else jnp.asarray(Y)[:, self.column]
 
-    def whole(self, params: yz.YZ) -> yz.YZ:
+    def expand(self, params: yz.YZ) -> yz.YZ:
         """Return weights with one column per output."""
         return dataclasses.replace(params, Y=self.spread(params.Y))
 
@@ -58,24 +58,29 @@ class Outputs(NamedTuple):
         return residual * jnp.expand_dims(self.count, 1 - axis)
 
 
-def each_output(task: SequenceClasses) -> Outputs:
+def each_output(task: SequenceClasses) -> OutputColumns:
     """Return one column per output."""
-    return Outputs(task.next_token)
+    return OutputColumns(task.next_token)
 
 
-def merged_outputs(task: SequenceClasses, dtype: str) -> Outputs:
+def merged_outputs(task: SequenceClasses, dtype: str) -> OutputColumns:
     """Return a column per next token and one for all other outputs, if this at least halves their
     number."""
     if 2 * (task.K + 1) > task.M:
         return each_output(task)
     label = jnp.arange(task.K, dtype=jnp.int32)
+    # All outputs but the labels share the last column.
     column = jnp.full(task.M, task.K, jnp.int32).at[task.next_token].set(label)
     count = jnp.append(jnp.ones(task.K, dtype), jnp.asarray(task.M - task.K, dtype))
-    return Outputs(label, count, column)
+    return OutputColumns(label, count, column)
+
+
+FEW_QUERIES = 4
+"""Number of queries up to which comparing with each of them is faster than looking up rows."""
 
 
 def loss_and_grad(
-    params: yz.YZ, task: SequenceClasses, examples: yz.Examples, outputs: Outputs
+    params: yz.YZ, task: SequenceClasses, examples: yz.Examples, outputs: OutputColumns
 ) -> tuple[Float[Array, ""], yz.YZ]:
     """Like `yz.loss_and_grad`, without the residual connection, for weights with the columns of
     `outputs`; each column of dJ/dY is the gradient of one of its outputs.
@@ -85,42 +90,33 @@ def loss_and_grad(
     but not in another, for instance with more devices, and then the last bit differs.
     """
     row = task.query_index[examples.classes]
-    f = yz.direction(_logits_of_queries(params.Z, row), examples.counts.T, 0)
+    if len(params.Z) > FEW_QUERIES:
+        z = jnp.asarray(params.Z)[row].T
+    else:
+        # The same by comparisons. On a CPU under `jax.vmap`, a lookup puts the axes of its result
+        # in an order that every later loop has to transpose.
+        z = jnp.broadcast_to(params.Z[0][:, None], (params.Z.shape[1], row.size))
+        for query, logits in enumerate(params.Z[1:], 1):
+            z = jnp.where(row == query, logits[:, None], z)
+    f = yz.direction(z, examples.counts.T, 0)
     label = outputs.label[examples.classes]
     logits = jnp.tensordot(params.Y, f, (0, 0))
     losses, residual = yz.cross_entropy(logits, label, 0, outputs.count)
     weight = yz.weights(examples, f.dtype)
     residual = weight[None] * residual
     g = params.Y @ outputs.total(residual, 0)
+    # diag(f) (I - f f^T) g of Lemma 1.
     dz = f * (g - f * jnp.sum(f * g, axis=0, keepdims=True))
     dY = jnp.tensordot(f, residual, (1, 1))
     dZ = jnp.tensordot(dz, jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype), (1, 0)).T
     return jnp.sum(weight * losses), yz.YZ(-dY, -dZ)
 
 
-FEW_QUERIES = 4
-"""Number of queries up to which comparing with each of them is faster than looking up rows."""
-
-
-def _logits_of_queries(Z: Float[AnyArray, "Q M"], row: Int[Array, " E"]) -> Float[Array, "M E"]:
-    """Return the attention logits of each example's query, `Z[row].T`.
-
-    On a CPU under `jax.vmap`, a lookup puts the axes of its result in an order that every later
-    loop has to transpose.
-    """
-    if len(Z) > FEW_QUERIES:
-        return jnp.asarray(Z)[row].T
-    chosen = jnp.broadcast_to(Z[0][:, None], (Z.shape[1], row.size))
-    for query, logits in enumerate(Z[1:], 1):
-        chosen = jnp.where(row == query, logits[:, None], chosen)
-    return chosen
-
-
 def loss_and_grad_on_support(
     params: yz.YZ,
     task: SequenceClasses,
     examples: SupportExamples,
-    outputs: Outputs | None = None,
+    outputs: OutputColumns | None = None,
 ) -> tuple[Float[Array, ""], yz.YZ]:
     """Like `yz.loss_and_grad`, without the residual connection.
 
@@ -139,19 +135,26 @@ def loss_and_grad_on_support(
     tokens = task.support[classes].T
     row = task.query_index[classes]
     f = yz.normalise(yz.attend(params.Z[row, tokens], examples.counts, axis=0), axis=0)
-    logits = _logits(params.Y, task, examples, f)
+    if support_pays(f.shape[0], task.M):
+        logits = _sum_rows(params.Y, tokens, f)
+    else:
+        logits = on_vocabulary(task, examples, f).T @ params.Y
     losses, residual = yz.cross_entropy(logits, outputs.label[classes], count=outputs.count)
     weight = yz.weights(examples, f.dtype)
     residual = weight[:, None] * residual
+    # f on the shared tokens alone, 0 where a class lacks one.
     place = task.place_shared[classes].T
     f_shared = jnp.where(place < f.shape[0], f[place, jnp.arange(classes.size)[None]], 0)
     dY = _decoder_gradient(task, examples, f, f_shared, residual)
 
     # Products with ones, because XLA's sum of a product over a trailing axis is slow.
     count = jnp.ones(task.M, f.dtype) if outputs.count is None else outputs.count
+    # sum_e f_l g_l of each token l, and -f^2 (f . g): the two parts of diag(f) (I - f f^T) g.
     own = ((params.Y * dY) @ count)[None]
     dz = -(f**2) * ((residual * logits) @ count)[None]
     if task.num_queries > 1:
+        # The sum for a token that one class owns goes to the query of that class; for tokens of
+        # several classes the product is computed.
         readers = jnp.where(task.owner < 0, -1, task.query_index[task.owner])
         own = jnp.where(jnp.arange(task.num_queries)[:, None] == readers[None], own, 0)
         shared = f_shared * (outputs.total(residual) @ params.Y[task.shared].T).T
@@ -159,17 +162,6 @@ def loss_and_grad_on_support(
         dz = jnp.concatenate([dz, shared])
     dZ = jnp.zeros_like(params.Z).at[row[None], tokens].add(dz) + own
     return jnp.sum(weight * losses), yz.YZ(-dY, -dZ)
-
-
-def _logits(
-    Y: Float[AnyArray, "M C"],
-    task: SequenceClasses,
-    examples: SupportExamples,
-    f: Float[Array, "S E"],
-) -> Float[Array, "E C"]:
-    if support_pays(f.shape[0], task.M):
-        return _sum_rows(Y, task.support[examples.classes].T, f)
-    return on_vocabulary(task, examples, f).T @ Y
 
 
 def _decoder_gradient(
@@ -197,11 +189,12 @@ def _decoder_gradient(
     order = jnp.argsort(examples.classes)
     start = jnp.sum(examples.classes[:, None] < jnp.arange(task.K + 1)[None], axis=0)
     slot = start[task.owner][None] + jnp.arange(room)[:, None]
-    drawn = (slot < start[task.owner + 1][None]) & (task.owner >= 0)[None]
+    is_example = (slot < start[task.owner + 1][None]) & (task.owner >= 0)[None]
     example = order[jnp.minimum(slot, E - 1)]
 
     def by_class() -> Float[Array, "M C"]:
-        dY = _sum_rows(residual, example, jnp.where(drawn, f[task.place[None], example], 0))
+        weight = jnp.where(is_example, f[task.place[None], example], 0)
+        dY = _sum_rows(residual, example, weight)
         if task.shared.size:
             shared = (f_shared @ residual)[task.place]
             dY = jnp.where((task.owner == SHARED)[:, None], shared, dY)

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from dynsim.precision import on_cpu
 from dynsim.problem.base import Measured
 from dynsim.training import loop
 from dynsim.training.loop import DIVERGED_LOSS
+from dynsim.training.rule import Rule
 from dynsim.yz import finite_length, gradients, observables, sampling
 from dynsim.yz import model as yz
 from dynsim.yz.model import Examples
@@ -66,22 +67,22 @@ class Layer(sampling.OnClasses):
         class; if T is infinite, only the classes are stored."""
         sampling.check_tokens(batch, self.length)
         task = self.classes
-        of_step = loop.keys_of_steps(key, steps)
+        key_of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
-            return lambda k: sampling.sample_classes(task, of_step(k), batch)
+            return lambda k: sampling.sample_classes(task, key_of_step(k), batch)
         size = {"batch": batch, "length": int(self.length), "dtype": "float32"}
+        # Counts up to T - 1 fit into one or two bytes each.
         small = np.min_scalar_type(int(self.length) - 1)
         if on_cpu():
-            on_support = sampling.support_sampler(task, **size)
-            make, sample = SupportExamples, on_support
+            make, sample = SupportExamples, sampling.support_sampler(task, **size)
         else:
             make, sample = Examples, sampling.counts_sampler(task, **size, scatter=False)
 
-        def of(k: Array) -> Batch:
-            found = sample(of_step(k))
-            return make(found.classes, found.counts.astype(small))
+        def batch_of_step(k: Array) -> Batch:
+            examples = sample(key_of_step(k))
+            return make(examples.classes, examples.counts.astype(small))
 
-        return of
+        return batch_of_step
 
     def loss(self, params: yz.YZ, data: Examples) -> Float[Array, ""]:
         """Mean cross entropy of the next token in nat."""
@@ -92,21 +93,31 @@ class Layer(sampling.OnClasses):
         of a batch."""
         task, dtype = self.classes, params.Y.dtype.name
         merged = params.Y.shape[1] < task.M
+        # The width of Y tells which form the weights have.
         columns = gradients.merged_outputs(task, dtype) if merged else gradients.each_output(task)
         if isinstance(data, SupportExamples):
             data = data.astype(dtype)
+            # With few columns and a wide support, products over the vocabulary are faster.
             few = merged and not gradients.support_pays(task.support.shape[1], task.M)
             if not few and not params.residual:
                 return gradients.loss_and_grad_on_support(params, task, data, columns)
             data = data.dense(task)
         elif isinstance(data, Examples):
-            data = self._recorded(data).astype(dtype)
+            shape, M = np.shape(data.counts), task.M
+            if shape[1:] != (M,) or np.shape(data.classes) != shape[:1]:
+                raise ValueError(
+                    f"data.counts: must have shape (steps, E, M = {M}) and data.classes (steps, E)"
+                    f", got {shape} and {np.shape(data.classes)} for a step"
+                )
+            data = data.astype(dtype)
         else:
-            drawn = jnp.zeros(task.K, jnp.int32).at[data].add(1)
+            # Classes alone, at infinite length: each enters once, weighted by its frequency.
+            number = jnp.zeros(task.K, jnp.int32).at[data].add(1)
             probs = jnp.asarray(task.probs)
-            data = Examples(jnp.arange(task.K), probs, drawn.astype(dtype) / data.size)
+            data = Examples(jnp.arange(task.K), probs, number.astype(dtype) / data.size)
         if merged:
             return gradients.loss_and_grad(params, task, data, columns)
+        # Scattering is slow on accelerators.
         return yz.loss_and_grad(params, task, data, scatter=on_cpu())
 
     def population_loss(self, params: yz.YZ) -> Float[Array, ""]:
@@ -124,15 +135,16 @@ class Layer(sampling.OnClasses):
         """Raise `ValueError` if sequences are too short for the expansion in 1/T."""
         finite_length.check_length(self.classes, self.length)
 
-    def compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
+    def compact(self, params: yz.YZ, rule: Rule) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
         """Use one column of Y for all outputs that are not a next token: training from zero keeps
         their columns equal."""
         dtype = params.Y.dtype.name
         columns = gradients.each_output(self.classes)
+        # Columns of outputs that are no next token start equal and have equal gradients.
         if self.start == "zero" and rule.is_elementwise:
             columns = gradients.merged_outputs(self.classes, dtype)
         few = dataclasses.replace(params, Y=columns.merge(params.Y))
-        return few, columns.whole
+        return few, columns.expand
 
     def snapshot(self, params: yz.YZ) -> tuple[SequenceClasses, Snapshot]:
         """The classes and the quantities from which observables are computed."""
@@ -142,7 +154,9 @@ class Layer(sampling.OnClasses):
         """The observables of `dynsim.yz.observables`."""
         return dict(MEASURED.functions)
 
-    def summary(self, times: Float[np.ndarray, " S"], recorded: Any) -> dict[str, float]:
+    def summary(
+        self, times: Float[np.ndarray, " S"], recorded: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
         """The largest speed coefficient, a mean over classes, and its step: attention scans before
         it, and snaps after it."""
         speed = recorded["speed"].mean(-1)
@@ -152,16 +166,6 @@ class Layer(sampling.OnClasses):
     def divergence_limit(self) -> float:
         """Ten times the loss of uniform guessing."""
         return DIVERGED_LOSS * math.log(self.classes.M)
-
-    def _recorded(self, data: Examples) -> Examples:
-        """Return recorded examples; `ValueError` if they belong to another task."""
-        shape, M = np.shape(data.counts), self.classes.M
-        if shape[1:] != (M,) or np.shape(data.classes) != shape[:1]:
-            raise ValueError(
-                f"data.counts: must have shape (steps, E, M = {M}) and data.classes (steps, E)"
-                f", got {shape} and {np.shape(data.classes)} for a step"
-            )
-        return data
 
 
 def as_layer(

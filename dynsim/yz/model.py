@@ -134,6 +134,7 @@ def direction(
 def _weigh(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int
 ) -> Float[Array, "E M"]:
+    # The largest exponent of the tokens that occur: an absent token must not make theirs vanish.
     largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=axis, keepdims=True)
     return jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0)) * counts
 
@@ -182,6 +183,7 @@ def cross_entropy(
     picked = jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     w = jnp.exp(logits - largest)
+    # Without the label, whose probability would hide them once it is nearly 1.
     others = jnp.where(is_label, 0, w)
     if count is None:
         wrong = jnp.sum(others, axis=axis, keepdims=True)
@@ -223,11 +225,14 @@ def loss_and_grad(
     """
     row = task.query_index[examples.classes]
     f = direction(params.Z[row], examples.counts)
+    # Without the residual h = f, and `to_f` is the identity.
     h, to_f = jax.vjp(lambda f: output(params, task, f, examples.classes), f)
     losses, residual = cross_entropy(h @ params.Y, task.next_token[examples.classes])
     weight = weights(examples, f.dtype)
+    # dJ/dY = f (x_{T+1} - alpha)^T, summed over examples by the product below.
     residual = weight[:, None] * residual
     (g,) = to_f(residual @ params.Y.T)
+    # diag(f) (I - f f^T) g.
     dz = f * (g - f * jnp.sum(f * g, axis=-1, keepdims=True))
     if scatter:
         dZ = jax.ops.segment_sum(dz, row, num_segments=task.num_queries)
@@ -245,6 +250,7 @@ def forward_tokens(
     `task.queries`.
     """
     row = jnp.searchsorted(task.queries, tokens[-1])
+    # The query does not attend to itself.
     context = tokens[:-1]
     b = jax.nn.softmax(params.Z[row, context])
     f = normalise(jax.ops.segment_sum(b, context, num_segments=task.M))

@@ -50,6 +50,7 @@ def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
     z = params.Z[task.query_index]
     c = yz.attend(z, jnp.asarray(task.probs))
     f = yz.normalise(c)
+    # With the residual, g goes back through the second normalisation.
     h, to_f = jax.vjp(lambda f: yz.output(params, task, f, jnp.arange(task.K)), f)
     logits = h @ params.Y
     _, residual = yz.cross_entropy(logits, task.next_token)
@@ -98,8 +99,8 @@ def entropy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
     plogp = jnp.where(distinct & (p > 0), p * jnp.log(jnp.where(p > 0, p, 1)), 0)
     number = jnp.sum(distinct, axis=1)
     # A single token has entropy zero; its computed share may differ from 1 by rounding.
-    each = jnp.where(number > 1, -jnp.sum(plogp, axis=1), 0)
-    return jnp.mean(jnp.where(number > 0, each, jnp.nan))
+    entropies = jnp.where(number > 1, -jnp.sum(plogp, axis=1), 0)
+    return jnp.mean(jnp.where(number > 0, entropies, jnp.nan))
 
 
 def z_logits(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
@@ -136,6 +137,7 @@ def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     without using Theorem 1's coefficients. NaN if a class has no distinct token.
     """
     distinct = task.distinct()
+    # z' of each token, over eta_Z pi(n).
     drive = s.f * (s.g - s.f * speed(task, s)[:, None])
     gain = jnp.sum(jnp.where(distinct, drive, 0), axis=1)
     weight = jnp.sum(jnp.where(distinct, s.f**2, 0), axis=1)
@@ -209,6 +211,7 @@ DEFAULT_RECORD = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common
 
 
 def _pick_most_probable(task: SequenceClasses, s: Snapshot, mask: Array) -> Float[Array, " K"]:
+    # Of tokens with the same probability the first one.
     token = jnp.argmax(jnp.where(mask, jnp.asarray(task.probs), -1), axis=1)[:, None]
     picked = jnp.take_along_axis(s.z, token, axis=1)[:, 0]
     return jnp.where(jnp.any(mask, axis=1), picked, jnp.nan)

@@ -8,7 +8,7 @@ avoid storing (B, T) tokens.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from dynsim.decoding import Length
 from dynsim.precision import AnyArray, on_cpu
 from dynsim.problem.base import Problem
 from dynsim.training import loop
-from dynsim.training.rule import of_layer
+from dynsim.training.rule import UpdateRule, of_layer
 from dynsim.yz.model import Examples, weights
 
 
@@ -60,17 +60,17 @@ def on_vocabulary(
     return zeros.at[tokens, jnp.arange(values.shape[1])].set(values, unique_indices=True)
 
 
-MOST_TOKENS = 2**30
+MAX_TOKENS = 2**30
 """Largest number of tokens in a batch; each needs a uniform number of 4 bytes and a comparison."""
 
 
 def check_tokens(batch: int, length: int | float) -> None:
     """Raise `ValueError` for batches with too many tokens to draw."""
     tokens = batch * length
-    if MOST_TOKENS < tokens < math.inf:
+    if MAX_TOKENS < tokens < math.inf:
         raise ValueError(
             f"batch = {batch}, length = {length}: a step would draw {tokens} tokens, at most "
-            f"{MOST_TOKENS} are possible; batch = inf and length = inf are their limits"
+            f"{MAX_TOKENS} are possible; batch = inf and length = inf are their limits"
         )
 
 
@@ -114,12 +114,14 @@ def support_sampler(
     task: SequenceClasses, batch: int, length: int, dtype: str
 ) -> Callable[[PRNGKeyArray], SupportExamples]:
     """Return `sample_support` as a function of the key, with the work for all keys done once."""
+    # All u are below the last boundary, which is 1.
     inner = _cumulative(task)[:, :-1]
 
     def draw(key: PRNGKeyArray) -> SupportExamples:
         classes, u = _uniform(task, key, batch, length)
         # below[b, s]: number of tokens of sequence b among the first s + 1 of its support.
         below = _below(u, inner[classes])
+        # Below the first token there are none, and below the last one all T - 1.
         edges = jnp.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length - 1)))
         counts = jnp.diff(edges, axis=1).astype(dtype)
         return SupportExamples(classes, counts.T, jnp.full(batch, 1 / batch, dtype))
@@ -136,9 +138,9 @@ def counts_sampler(
         on_support = support_sampler(task, batch, length, dtype)
         return lambda key: on_support(key).dense(task)
     # The upper boundary of each token; a token that the class lacks repeats the one before it.
-    held = jnp.cumsum(jnp.asarray(task.probs) > 0, axis=1)
-    above = jnp.pad(_cumulative(task), ((0, 0), (1, 0)))
-    boundaries = jnp.take_along_axis(above, held, axis=1)
+    tokens_up_to = jnp.cumsum(jnp.asarray(task.probs) > 0, axis=1)
+    upper = jnp.pad(_cumulative(task), ((0, 0), (1, 0)))
+    boundaries = jnp.take_along_axis(upper, tokens_up_to, axis=1)
 
     def draw(key: PRNGKeyArray) -> Examples:
         classes, u = _uniform(task, key, batch, length)
@@ -182,6 +184,7 @@ def examples_from_tokens(
         raise ValueError("tokens: the last token of a sequence must be the query of its class")
     context = tokens[..., :-1].reshape(-1, tokens.shape[-1] - 1)
     counts = np.zeros((context.shape[0], task.M), np.float32)
+    # Not `counts[...] += 1`, which would count a repeated token once.
     np.add.at(counts, (np.arange(context.shape[0])[:, None], context), 1)
     return Examples(
         classes.astype(np.int32),
@@ -193,7 +196,7 @@ def examples_from_tokens(
 def _uniform(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
 ) -> tuple[Int[Array, " B"], Float[Array, "B L"]]:
-    """Draw classes, and the uniform numbers from which contextual tokens follow."""
+    # Tokens and counts both follow from these numbers, so that they agree for a key.
     key_class, key_context = jax.random.split(key)
     u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
     return sample_classes(task, key_class, batch), u
@@ -242,46 +245,50 @@ class OnClasses(Problem):
         """The sequence classes of the task."""
         return self.task.build()
 
-    def build(self, rule: Any) -> Problem:
+    def build(self, rule: UpdateRule) -> Problem:
         """Return the problem on the classes that the task describes."""
-        classes = self.classes
         # The task may hold the numbers of many runs, which a constructor would not accept.
-        is_task = lambda part: isinstance(part, Task)  # noqa: E731
-        made = eqx.tree_at(lambda problem: problem.task, self, classes, is_leaf=is_task)
-        made.__check_init__()
-        return made
+        built = eqx.tree_at(
+            lambda problem: problem.task,
+            self,
+            self.classes,
+            is_leaf=lambda part: isinstance(part, Task),
+        )
+        built.__check_init__()
+        return built
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
         """Draw sequences as token counts, or as token probabilities if T is infinite."""
         if math.isinf(self.length):
-            drawn = sample_classes(self.classes, key, batch)
-            return Examples(drawn, jnp.asarray(self.classes.probs)[drawn])
-        found = self.sampler(batch)(key)
-        return Examples(found.classes, found.counts)
+            classes = sample_classes(self.classes, key, batch)
+            return Examples(classes, jnp.asarray(self.classes.probs)[classes])
+        examples = self.sampler(batch)(key)
+        return Examples(examples.classes, examples.counts)
 
     def batches(
         self, key: PRNGKeyArray, steps: int | None, batch: int
     ) -> Callable[[Array], Examples | Int[Array, " N"]]:
         """Like `draw`, but only the classes if T is infinite."""
-        of_step = loop.keys_of_steps(key, steps)
+        key_of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
-            return lambda k: sample_classes(self.classes, of_step(k), batch)
+            return lambda k: sample_classes(self.classes, key_of_step(k), batch)
         sample = self.sampler(batch)
 
-        def of(k: Array) -> Examples:
-            found = sample(of_step(k))
-            return Examples(found.classes, found.counts)
+        def batch_of_step(k: Array) -> Examples:
+            examples = sample(key_of_step(k))
+            return Examples(examples.classes, examples.counts)
 
-        return of
+        return batch_of_step
 
     def examples(self, data: Examples | Int[Array, " N"], dtype: str) -> Examples:
         """Convert a batch, in either form, to examples with weights in `dtype`."""
         if isinstance(data, Examples):
             return data.astype(dtype)
+        # Classes alone: each enters once, weighted by its frequency in the batch.
         K = self.classes.K
-        drawn = jnp.zeros(K, jnp.int32).at[data].add(1)
+        number = jnp.zeros(K, jnp.int32).at[data].add(1)
         return Examples(
-            jnp.arange(K), jnp.asarray(self.classes.probs, dtype), drawn.astype(dtype) / data.size
+            jnp.arange(K), jnp.asarray(self.classes.probs, dtype), number.astype(dtype) / data.size
         )
 
     def groups(self, params: PyTree) -> PyTree:

@@ -47,9 +47,9 @@ from dynsim.problem.checks import flow_table, has_population, usual
 from dynsim.problem.data import Data
 from dynsim.problem.memory import COPIES, bytes_of
 from dynsim.problem.train import started
-from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
+from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Times
 from odes.batch_noise.noise import Asked, Noise, Reached, of_starts
 from odes.run import run

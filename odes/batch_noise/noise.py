@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
 from dynsim.precision import AnyArray
-from dynsim.problem.base import FullBatch, ask, examples, narrowed
+from dynsim.problem.base import FullBatch, call_user, examples, narrowed
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -93,7 +93,7 @@ class Noise:
     def loss(self, params: PyTree, example: PyTree) -> Float[Array, ""]:
         """Return the loss of a single example."""
         batch = jax.tree.map(lambda leaf: leaf[None], example)
-        found = ask(self.problem, "loss", self.parts.whole(params), batch)
+        found = call_user(self.problem, "loss", self.parts.combine(params), batch)
         return check_loss(self.problem, "loss", found, self.dtype)
 
     def losses(self, params: PyTree, data: PyTree) -> Float[Array, " E"]:
@@ -176,7 +176,7 @@ class Noise:
         population, losses = self.population, jnp.zeros(0)
         if self.asked.batch_loss or population is None:
             losses = self.losses(params, self.of_step(k))
-        weights = self.parts.whole(params)
+        weights = self.parts.combine(params)
         found = measured(self.problem, self.asked.recording, weights)
         values = {name: jnp.asarray(each, self.dtype) for name, each in found.items()}
         own, of_mean, of_variance = (jax.tree.map(jnp.zeros_like, values) for _ in range(3))

@@ -64,10 +64,10 @@ from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_groups, has_population
 from dynsim.problem.train import highest_loss, started
-from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD
+from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Static, Times
 from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
@@ -372,7 +372,7 @@ def _solve(
         finite = [jnp.isfinite(x).reshape(len(steps), -1).all(axis=1) for x in values.values()]
         valid = jnp.stack([*finite, loss <= highest_loss(first)]).all(axis=0)
         status, first_bad = judge(times, valid)
-        params, fixed = parts.apart(last[0])
+        params, fixed = parts.split(last[0])
         name = THEORIES[order - 1].name
         return Trajectory(times, values, params, status, first_bad, name, fixed=Static.of(fixed))
 

@@ -232,7 +232,7 @@ def _solve(
     earlier = jnp.isfinite(bad) & ((first_bad < 0) | (bad <= first_bad))
     status = jnp.where(earlier, Status.BEYOND_EDGE, status).astype(jnp.int32)
     first_bad = jnp.where(earlier, jnp.ceil(bad), first_bad).astype(jnp.int32)
-    params, fixed = parts.apart(seen.state[0])
+    params, fixed = parts.split(seen.state[0])
     return Trajectory(times, rows, params, status, first_bad, THEORY.name, fixed=Static.of(fixed))
 
 
@@ -246,7 +246,7 @@ def _observed(
     t: Float[Array, ""],
 ) -> dict[str, Array]:
     """Return the recorded observables of a state at the rates of time `t`."""
-    model = parts.whole(moved.state[0])
+    model = parts.combine(moved.state[0])
     rows = measured(problem, record, model)
     weights, q = edge.scaled(moved.state, t)
     root = q[:, None] * moved.root

@@ -44,7 +44,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
-from dynsim.sparse_attention import Retrieval, Snapshot
+from dynsim.sparse_attention import Retrieval, RetrievalSnapshot
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from odes.general import closed_form, flows, no_sgd
@@ -91,10 +91,10 @@ def gradient(task: Retrieval, state: Alike) -> Alike:
     )
 
 
-def measure(state: Alike, task: Retrieval) -> Snapshot:
+def measure(state: Alike, task: Retrieval) -> RetrievalSnapshot:
     """Return the snapshot of the weights that a state represents."""
     readout, gap = state.fixed + (task.d - 1) * state.rest, state.copy - state.other
-    return Snapshot(loss(state, task), attention(gap, task), readout, gap)
+    return RetrievalSnapshot(loss(state, task), attention(gap, task), readout, gap)
 
 
 def zero(task: Retrieval, weights: None, dtype: DType) -> Alike:
@@ -139,12 +139,12 @@ def field(task: Retrieval, state: tuple[Array, Array]) -> tuple[Array, Array]:
     return w_rate, -alpha * missed * inner
 
 
-def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
+def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> RetrievalSnapshot:
     """Return the solution of eqs. 9 and 12 for the two variables."""
     w, gap = state
     A = attention(gap, task)
     noise = (1 - A) ** 2 * w**2 / (task.d * (task.T - task.B))
-    return Snapshot((noise + (A * w - task.d**0.5) ** 2 / task.d) / 2, A, w, gap)
+    return RetrievalSnapshot((noise + (A * w - task.d**0.5) ** 2 / task.d) / 2, A, w, gap)
 
 
 def _no_fixed_token(training: Training) -> str | None:

@@ -42,11 +42,11 @@ from dynsim import checks
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import measured
-from dynsim.sparse_attention import Retrieval, Snapshot
-from dynsim.training.course import whole_steps
+from dynsim.sparse_attention import Retrieval, RetrievalSnapshot
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, why_not_known
+from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from odes.general import of_training
 from odes.problem import recorded_of_flow
@@ -76,7 +76,7 @@ class Moments(NamedTuple):
     mean: Float[Array, "3"]
     variance: Float[Array, "3"]
     curvature: Float[Array, ""]
-    snapshot: Snapshot
+    snapshot: RetrievalSnapshot
 
 
 def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) -> Moments:
@@ -110,7 +110,7 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
             rest**2 * ((1 - 2 * rest) * of_b / d + of_mean + of_own),
         ]
     )
-    seen = Snapshot(d * (nu * d * ww + ee) / 2, A, d * u, copy - other)
+    seen = RetrievalSnapshot(d * (nu * d * ww + ee) / 2, A, d * u, copy - other)
     return Moments(mean, variance, S, seen)
 
 
@@ -177,7 +177,7 @@ def _solve(
     assert isinstance(rule, Adam)
     assert steps is not None
 
-    def step(now: Walking, k: Int[Array, ""]) -> tuple[Walking, Snapshot]:
+    def step(now: Walking, k: Int[Array, ""]) -> tuple[Walking, RetrievalSnapshot]:
         variance, with_m, of_m = now.walk
         found = moments(task, now.params, variance)
         b1, b2 = jnp.asarray(rule.b1), jnp.asarray(rule.b2)

@@ -45,11 +45,11 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, DType, Number, cast, precision, to_host
-from dynsim.training.course import whole_steps
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
 from dynsim.training.rules import SGD
+from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.finite_length import contextual
 from dynsim.yz.observables import DEFAULT_RECORD

@@ -20,11 +20,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 from dynsim import checks
 from dynsim.classes.task import Task
 from dynsim.precision import DType, Number, cast
-from dynsim.training.course import Legs, checked_times, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
 from dynsim.training.rules import check_known
+from dynsim.training.steps import Segments, checked_times, segments_of
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables
 from dynsim.yz.finite_length import Context, contextual
@@ -236,7 +236,7 @@ def descend(
     law = law_of(task, length, tails)
     recording = DESCENDED.resolve(record)
     times = checked_times(times, steps, recording)
-    legs = legs_of(times, steps)
+    segments = segments_of(times, steps)
     many = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(many) > 1:
         raise ValueError(f"optimizer: its numbers have shape {many}: must be scalars or (B,)")
@@ -256,7 +256,7 @@ def descend(
         dtype,
         many=many,
         steps=steps,
-        legs=legs,
+        segments=segments,
         record=recording,
         law=law,
         classes=classes,
@@ -287,7 +287,7 @@ def _descend(
     *,
     many: tuple[int, ...],
     steps: int,
-    legs: Legs | None,
+    segments: Segments | None,
     record: Recording,
     law: Law,
     classes: int,
@@ -334,7 +334,7 @@ def _descend(
             lambda state, memory, k, before: (last(seen)(state), before),
             times,
             steps=steps,
-            legs=legs,
+            segments=segments,
             limit=DIVERGED_LOSS * jnp.log(task.M),
             dtype=dtype,
             relative=record.relative,

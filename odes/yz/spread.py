@@ -65,10 +65,10 @@ from dynsim.classes.task import SequenceClasses, Task
 from dynsim.precision import DType, Number, cast
 from dynsim.problem.checks import checked_init
 from dynsim.problem.train import started
-from dynsim.training.course import whole_steps
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
+from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, gradients, observables
 from dynsim.yz import model as yz
@@ -105,7 +105,7 @@ CHUNK = 128
 
 
 def sampled_law(
-    task: SequenceClasses, examples: yz.Examples, columns: gradients.Outputs | None = None
+    task: SequenceClasses, examples: yz.Examples, columns: gradients.OutputColumns | None = None
 ) -> Law:
     """Return the law for the sample of sequences from `evenly_spread`, for weights with these
     columns of Y; by default each output has its own."""
@@ -203,7 +203,7 @@ def descent_of(
     law: Law,
     record: Recording,
     variance: Callable[[yz.YZ], yz.YZ] | None,
-    columns: gradients.Outputs,
+    columns: gradients.OutputColumns,
 ) -> linear_noise.Descent:
     """Return descent, of weights with these columns of Y, and its noise; `variance` adds the noise
     to the denominators of Adam and RMSProp."""
@@ -214,7 +214,7 @@ def descent_of(
 
     def observe(params: yz.YZ, k: Array) -> tuple[Array, Array]:
         del k
-        snapshot = observables.measure(task, columns.whole(params))
+        snapshot = observables.measure(task, columns.expand(params))
         seen = record(task, snapshot)
         return ravel_pytree(seen)[0], observables.loss(task, snapshot)
 

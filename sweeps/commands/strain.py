@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 import dynsim
 import odes
 from dynsim import Problem, Rule, Status, Trajectory
-from dynsim.compiling import called
+from dynsim.compiling import call_compiled
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import flow_table, has_population, measured
@@ -231,13 +231,13 @@ def noise(
         return [], "", None
     few = few_squares(problem, rule, key, steps, batch)
     # In one program: an orthogonal start alone takes many.
-    weights = called(_started, problem, key, None, "float64")
-    whole = weights.whole(weights.params)
+    weights = call_compiled(_started, problem, key, None, "float64")
+    whole = weights.combine(weights.params)
     # Operations for the loss of an example; a gradient takes three times as many. The theory needs
     # it forwards and, for each number, backwards; averages of squares need all gradients.
     least = EXAMPLES[0]
     batches = jax.eval_shape(lambda: narrowed(problem.draw(key, least), "float64"))
-    program = jax.jit(lambda params, data: problem.loss(weights.whole(params), data))
+    program = jax.jit(lambda params, data: problem.loss(weights.combine(params), data))
     costs = program.lower(weights.params, batches).cost_analysis() or {}
     each = max(float(costs.get("flops", 0.0)) / least, 2.0 * size)
     runs = int(np.clip(AT_ONCE // (batch * each), *RUNS))
@@ -285,7 +285,7 @@ def noise(
         found = train(fresh, times=times, batch=examples, record={GROUPED: HeldOut.by_group})
         both = {**linear.observables, GROUPED: np.asarray(found[GROUPED])}
         mean = dataclasses.replace(linear, observables=both)
-        losses = jax.jit(lambda p: problem.losses(weights.whole(p)))(found.params)
+        losses = jax.jit(lambda p: problem.losses(weights.combine(p)))(found.params)
         losses = np.asarray(losses, np.float64)
         apart = losses - losses.mean()
         # Of a batch, the variance of its examples is added.
@@ -380,7 +380,7 @@ def variance_of_squares(problem: Problem, key: jax.Array, steps: int, batch: int
     with precision("float64"):
         cast, parts = problem_in(problem, "float64"), started(problem, key, None, "float64")
         drawn = jax.jit(problem_in(problem, "float32").batches(key, steps, batch))
-        weights = parts.whole(parts.params)
+        weights = parts.combine(parts.params)
 
         @eqx.filter_jit
         def gradient(data: PyTree) -> Float[Array, " n"]:

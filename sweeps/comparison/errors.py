@@ -11,7 +11,7 @@ import xarray as xr
 
 from dynsim import Status
 from dynsim.training.recording import PRECONDITIONED
-from dynsim.trajectory import counts
+from dynsim.trajectory import status_counts
 from odes import central
 from odes.batch_noise import ERROR, STD
 from odes.theory import AnyTheory
@@ -176,7 +176,7 @@ class Comparison:
         rounding = float(np.finfo(self.run.dtype).eps) * (self.run.steps or 1) ** 0.5 / 4
 
         def side(name: str) -> dict[str, Any]:
-            status = {"status": counts(self.sides[name]["status"].values)}
+            status = {"status": status_counts(self.sides[name]["status"].values)}
             told = self.summary(name)
             return status | ({"summary": told} if told else {})
 

@@ -279,7 +279,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
         # Only values in Python are arrays; errors of sweep files appear without importing JAX.
         from dynsim import numeric
 
-        values = numeric.plain(path, values).tolist()
+        values = numeric.as_numpy(path, values).tolist()
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise LanguageError(path, f"must be {LISTS}", given)
     if not len(values):

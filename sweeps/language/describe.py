@@ -98,7 +98,7 @@ def locate(name: str, path: str) -> Any:
     if not module or not rest:
         raise LanguageError(path, "must be module:NAME", name)
     try:
-        with plugins.x64_kept(name):
+        with plugins.x64_unchanged(name):
             return pkgutil.resolve_name(f"{'__main__' if module == main_name() else module}:{rest}")
     # Importing third-party code can raise anything, including SystemExit.
     except (Exception, SystemExit) as error:
@@ -237,7 +237,7 @@ def plain(
         return [inside(None, each, path) for each in value]
     field = field or Field(types=("object",))
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
-        array = numeric.plain(path, value)
+        array = numeric.as_numpy(path, value)
         head = f"{array.shape}{array.dtype}".encode()
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
         value = {"array": kept(objects, digest, array)}

@@ -99,7 +99,7 @@ class Sweep:
         checks.kind("theory", self.theory, str, Theory)
         for name, kind in (("checkpoint", bool), ("title", str)):
             checks.kind(name, getattr(self, name), kind)
-        decoding.check_stated(self)
+        decoding.check_annotations(self)
         if isinstance(self.run, Experiment):
             self.run.check_rates()
         put = functools.partial(object.__setattr__, self)

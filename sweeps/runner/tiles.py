@@ -17,8 +17,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType
-from dynsim.training.course import Checkpoint, packed, unpacked
-from dynsim.training.recording import recorded_as
+from dynsim.training.recording import recorded_names
+from dynsim.training.steps import Checkpoint, as_bytes, from_bytes
 from odes.theory import AnyTheory
 from sweeps.runner import fit
 from sweeps.runner.store import CHECKPOINT
@@ -113,12 +113,12 @@ def run_tiles(
             if isinstance(start, Checkpoint) and state is not None:
                 fresh = call._replace(checkpoint=True)
                 like = jax.eval_shape(lambda: fresh.run(point, arrays, key, drawn).checkpoint)
-                start = unpacked(state, like, start.step)
+                start = from_bytes(state, like, start.step)
             found = call._replace(checkpoint=start).run(point, arrays, key, drawn)
             recorded = {
                 name: jnp.asarray(found[name])
                 for asked in names_of(call.record)
-                for name in recorded_as(asked, found.observables)
+                for name in recorded_names(asked, found.observables)
             }
             if isinstance(call.times, int):
                 recorded["time"] = jnp.asarray(found.times)
@@ -126,7 +126,7 @@ def run_tiles(
                 axis = 1 if call.theory.batched else 0
                 recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
             if found.checkpoint is not None:
-                recorded[CHECKPOINT] = packed(found.checkpoint)
+                recorded[CHECKPOINT] = as_bytes(found.checkpoint)
             return {
                 **recorded,
                 "status": jnp.asarray(found.status, jnp.int8),

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree, UInt8
 
 from dynsim.precision import precision
-from dynsim.training.course import Checkpoint
+from dynsim.training.steps import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
 from sweeps.runner import fit, labels, progress, tiles

@@ -20,8 +20,8 @@ from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
-from dynsim.training.course import check_rule, check_step_times
 from dynsim.training.rule import UpdateRule
+from dynsim.training.steps import check_schedules, check_step_times
 from odes.theory import Training
 from sweeps.language import tree
 from sweeps.language.describe import TRACED, Objects
@@ -137,7 +137,7 @@ class Experiment:
         rule = self.rule.build()
         check_parts(self.bare, not math.isinf(self.batch), False)
         if self.steps is not None:
-            check_rule(rule, self.steps, resumed)
+            check_schedules(rule, self.steps, resumed)
         elif self.spread is None:
             raise ValueError(f"steps = None: {rule.name} does not determine when a run ends")
         if rounded:

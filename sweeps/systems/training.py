@@ -19,8 +19,8 @@ from dynsim.problem.base import as_built
 from dynsim.problem.checks import table
 from dynsim.problem.memory import bytes_of
 from dynsim.problem.train import drawn as batches_of
-from dynsim.training.course import Checkpoint
 from dynsim.training.recording import Table
+from dynsim.training.steps import Checkpoint
 from dynsim.trajectory import Static
 from odes import hierarchy
 from odes.hierarchy import of_class

@@ -17,7 +17,7 @@ import pytest
 import dynsim
 from dynsim import Annealed, Prompts, checks, decoding, schedules
 from dynsim.linear_icl.model import Separate
-from dynsim.problem import sharpness
+from dynsim.problem.sharpness import starting_vectors
 from dynsim.schedules import as_schedule
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ
@@ -57,9 +57,9 @@ def test_settings_are_accepted_and_refused_at_their_bounds(name: str) -> None:
     stated = dataclasses.make_dataclass("Stated", [("x", getattr(decoding, name))])
     inside, outside = BOUNDS[name]
     for value in inside:
-        decoding.check_stated(stated(value))
+        decoding.check_annotations(stated(value))
     for value in outside:
-        refuses(lambda value=value: decoding.check_stated(stated(value)), "x = ")
+        refuses(lambda value=value: decoding.check_annotations(stated(value)), "x = ")
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ class Stated:
 
 
 def stated(**fields: Any) -> Callable[[], object]:
-    return lambda: decoding.check_stated(Stated(**fields))
+    return lambda: decoding.check_annotations(Stated(**fields))
 
 
 def test_settings_within_their_annotations_are_accepted() -> None:
@@ -383,8 +383,8 @@ RECORDS: Rows = [
     (lambda: train(record="sharpness_0"), ("sharpness_0",)),
     (lambda: train(rule=dynsim.sign(0.1), record="preconditioned_sharpness"), ("rule", "sign")),
     # LOBPCG needs five times as many weights as the block has columns.
-    (lambda: sharpness.start(jnp.zeros(201), {"sharpness": 40}), ("'sharpness_40'", "at most 39")),
-    (lambda: sharpness.start(jnp.zeros(300), {"sharpness": 59}), ("'sharpness_59'", "at most 58")),
+    (lambda: starting_vectors(jnp.zeros(201), {"sharpness": 40}), ("'sharpness_40'", "at most 39")),
+    (lambda: starting_vectors(jnp.zeros(300), {"sharpness": 59}), ("'sharpness_59'", "at most 58")),
     (lambda: TRAINED(3), ("record", "3", "name")),
     (lambda: TRAINED(["loss", 3]), ("record", "3")),
     (lambda: TRAINED({"loss": "accuracy"}), ("record", "'accuracy'", "functions")),

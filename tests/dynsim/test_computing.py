@@ -12,14 +12,14 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
-from dynsim.compiling import CALL, EFFORTS, ENTRY, FULL, TURNS, Cost, available, called, cost
+from dynsim.compiling import CALL, EFFORTS, ENTRY, FULL, TURNS, Cost, available, call_compiled, cost
 from dynsim.precision import (
+    as_jax_arrays,
     cast,
     compiled_for,
     host,
     on_cpu,
     one_by_one,
-    placed,
     precision,
     to_host,
 )
@@ -106,7 +106,7 @@ def test_numbers_cross_the_border_of_a_computation() -> None:
     assert jax.eval_shape(lambda x: cast(x, "int32"), 1.0).dtype == "int32"
     other = object()
     tree = {"a": np.ones(2), "b": np.float32(1.0), "c": 1.0, "d": other}
-    found = placed(tree)
+    found = as_jax_arrays(tree)
     assert [isinstance(found[name], jax.Array) for name in "abcd"] == [True, True, False, False]
     assert found["d"] is other
     found = to_host({"x": wide, "n": narrow})
@@ -178,15 +178,17 @@ def test_an_option_that_stops_at_nan_is_named(name: str) -> None:
 def test_a_short_program_is_part_of_any_other() -> None:
     """JAX rejects options inside a program, and derivatives of a program with options."""
     one = eqx.filter_jit(lambda x, factor=2.0: jnp.sin(x) * factor)
-    np.testing.assert_allclose(called(one, np.ones(3, "f4"), factor=3.0), 3 * np.sin(1), rtol=1e-6)
+    np.testing.assert_allclose(
+        call_compiled(one, np.ones(3, "f4"), factor=3.0), 3 * np.sin(1), rtol=1e-6
+    )
     for within, want in (
-        (jax.jit(lambda x: called(one, x)), 2 * np.sin(1.0)),
+        (jax.jit(lambda x: call_compiled(one, x)), 2 * np.sin(1.0)),
         # Nothing that the inner program is given is traced.
-        (jax.jit(lambda x: x * called(one, jnp.ones(()))), 2 * np.sin(1.0)),
-        (jax.grad(lambda x: called(one, x)), 2 * np.cos(1.0)),
-        (lambda x: jax.lax.map(lambda y: called(one, y), x[None])[0], 2 * np.sin(1.0)),
-        (lambda x: jax.vmap(lambda y: called(one, y))(x[None])[0], 2 * np.sin(1.0)),
-        (lambda x: jax.eval_shape(lambda y: called(one, y), x).shape == (), True),
+        (jax.jit(lambda x: x * call_compiled(one, jnp.ones(()))), 2 * np.sin(1.0)),
+        (jax.grad(lambda x: call_compiled(one, x)), 2 * np.cos(1.0)),
+        (lambda x: jax.lax.map(lambda y: call_compiled(one, y), x[None])[0], 2 * np.sin(1.0)),
+        (lambda x: jax.vmap(lambda y: call_compiled(one, y))(x[None])[0], 2 * np.sin(1.0)),
+        (lambda x: jax.eval_shape(lambda y: call_compiled(one, y), x).shape == (), True),
     ):
         np.testing.assert_allclose(within(jnp.ones(())), want, rtol=1e-6)
 

@@ -8,16 +8,16 @@ import pytest
 import xarray as xr
 
 from dynsim import Status, Trajectory, log_times
-from dynsim.trajectory import counts
+from dynsim.trajectory import status_counts
 
 STATUS = np.array([[0, 1, 0], [3, 1, 0]])
 
 
 def test_statuses_are_counted_by_name() -> None:
-    assert counts(STATUS) == {"OK": 3, "DIVERGED": 2, "SOLVER_FAILED": 1}
-    assert counts(np.int32(Status.MAX_STEPS)) == {"MAX_STEPS": 1}
+    assert status_counts(STATUS) == {"OK": 3, "DIVERGED": 2, "SOLVER_FAILED": 1}
+    assert status_counts(np.int32(Status.MAX_STEPS)) == {"MAX_STEPS": 1}
     # A store has -1 where nothing was run yet.
-    assert counts(np.array([-1, -1])) == {}
+    assert status_counts(np.array([-1, -1])) == {}
 
 
 def test_what_is_printed_has_means_over_valid_runs() -> None:

@@ -24,7 +24,7 @@ from jaxtyping import Array, Int, PyTree
 
 from dynsim import Layer, Problem
 from dynsim.precision import compiled_for, precision
-from dynsim.problem.base import ask, split
+from dynsim.problem.base import call_user, split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
 from dynsim.training.keys import has_keys
 from dynsim.training.recording import NamedFunction
@@ -255,7 +255,7 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
 
     def at(method: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> PyTree:
-            found = ask(eqx.combine(numbers, rest), method, *arguments)
+            found = call_user(eqx.combine(numbers, rest), method, *arguments)
             return eqx.filter(found, eqx.is_array)
 
         return call

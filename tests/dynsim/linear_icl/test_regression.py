@@ -12,7 +12,7 @@ from scipy import stats
 import dynsim
 from dynsim import Merged, Network, Status
 from dynsim.linear_icl import model
-from dynsim.linear_icl.model import FEW, Sequences, _bartlett, draw_sequences
+from dynsim.linear_icl.model import MAX_SUMMED, Sequences, _bartlett, draw_sequences
 from dynsim.linear_icl.regression import learned, off_diagonal, stage
 
 TASK = dynsim.Regression()
@@ -61,13 +61,17 @@ def test_losses_are_those_of_the_tokens(shape: dict) -> None:
     beta = np.einsum("bnd,bne,be->bd", X[:, :-1], X[:, :-1], w) / TASK.N
     batch = Sequences(*map(jnp.asarray, (beta, X[:, -1], y)))
     # Rounding of float64 over sums of some thousand terms.
-    losses = jax.jit(lambda w, data: [task.loss(w, d) for d in (data, model.moments(data))])
+    losses = jax.jit(lambda w, data: [task.loss(w, d) for d in (data, model.Moments.of(data))])
     np.testing.assert_allclose(losses(params, batch), want, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     "N",
-    [3, pytest.param(31, marks=pytest.mark.full), pytest.param(FEW + 12, marks=pytest.mark.full)],
+    [
+        3,
+        pytest.param(31, marks=pytest.mark.full),
+        pytest.param(MAX_SUMMED + 12, marks=pytest.mark.full),
+    ],
 )
 def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
@@ -90,7 +94,7 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
         assert stats.ks_2samp(read(fast), read(slow)).pvalue > P_VALUE
 
 
-@pytest.mark.parametrize(("D", "N"), [(1, 5), (4, 31), (4, FEW + 11)])
+@pytest.mark.parametrize(("D", "N"), [(1, 5), (4, 31), (4, MAX_SUMMED + 11)])
 def test_sums_and_rejection_draw_chi_squared_numbers(D: int, N: int) -> None:
     """The squares of the factor's diagonal have N, N - 1, ... degrees of freedom, odd and even
     ones, and all of its squares together N D."""

@@ -292,7 +292,7 @@ def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     held, shared = task.prepare(KEY)
     # A batch of the pool, by the same keys.
     chosen = held.batches(KEY, 1, 8)(jnp.int32(0))
-    data = jax.tree.map(lambda leaf: leaf[chosen], task.made(shared.pool))
+    data = jax.tree.map(lambda leaf: leaf[chosen], task.prompts(shared.pool))
     zero = task.init(KEY)
     noise = PQ(run["params.noise.W"][0], run["params.noise.V"][0])
     want = eigenvalues(

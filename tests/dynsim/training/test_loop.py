@@ -13,10 +13,9 @@ from jaxtyping import Array
 
 from dynsim import Status, Trajectory
 from dynsim.precision import compiled_for
-from dynsim.training import course as course_module
-from dynsim.training.course import Checkpoint, Legs, checked_times
 from dynsim.training.loop import train
 from dynsim.training.recording import Recording
+from dynsim.training.steps import Checkpoint, Segments, checked_times, segments_of
 from tests.doors import refuses
 
 LIMIT = 10.0
@@ -46,7 +45,13 @@ def observe(params: Array, memory: Array, k: Array, seen: Array) -> tuple[dict[s
     return {"params": params, "before": seen}, params
 
 
-COURSES = ("every step", "legs", "legs of two", "record to record", "record to record, by three")
+COURSES = (
+    "every step",
+    "segments",
+    "segments of two",
+    "record to record",
+    "record to record, by three",
+)
 
 
 def run(
@@ -57,21 +62,21 @@ def run(
     relative: bool = False,
     checkpoint: Checkpoint | None = None,
 ) -> Trajectory:
-    """The run by one of the ways through its steps; those by legs need concrete times."""
+    """The run by one of the ways through its steps; those by segments need concrete times."""
     begin = checkpoint.step if checkpoint else 0
     how: dict[str, Any] = {"steps": steps}
-    if "legs" in course:
+    if "segments" in course:
         with compiled_for("tpu"):
-            how["legs"] = course_module.legs_of(times, steps, checkpoint)
-        if course == "legs of two":
+            how["segments"] = segments_of(times, steps, checkpoint)
+        if course == "segments of two":
             gaps = np.diff([begin, *times, steps])
-            how["legs"] = Legs(int(np.sum((gaps + 1) // 2)), 2, start=times[0] == 0)
+            how["segments"] = Segments(int(np.sum((gaps + 1) // 2)), 2, start=times[0] == 0)
     elif "record to record" in course:
-        how = {"steps": None, "unasked": 3 if "by three" in course else 1}
+        how = {"steps": None, "steps_per_check": 3 if "by three" in course else 1}
     return traced(losses, jnp.asarray(times), checkpoint, relative=relative, **how)
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "legs", "unasked", "relative"))
+@functools.partial(jax.jit, static_argnames=("steps", "segments", "steps_per_check", "relative"))
 def traced(
     losses: Array,
     times: Array,
@@ -79,8 +84,8 @@ def traced(
     *,
     steps: int | None,
     relative: bool,
-    legs: Legs | None = None,
-    unasked: int = 1,
+    segments: Segments | None = None,
+    steps_per_check: int = 1,
 ) -> Trajectory:
     return train(
         jnp.ones(2),
@@ -89,8 +94,8 @@ def traced(
         observe,
         times,
         steps=steps,
-        legs=legs,
-        unasked=unasked,
+        segments=segments,
+        steps_per_check=steps_per_check,
         limit=LIMIT,
         dtype="float32",
         relative=relative,
@@ -247,21 +252,21 @@ def test_a_batch_on_the_last_axis_is_the_batch_by_vmap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "steps", "legs"),
+    ("times", "steps", "segments"),
     [
         # Nothing is asked where each leg ends with a record.
-        ([1000], 1000, Legs(1, 1000)),
-        ([0, 250, 500, 750, 1000], 1000, Legs(4, 250, start=True)),
-        # By hand: (3 + ceil(37 / n)) (n + 4) for legs of n steps is 104 for 4, 96 for 8 and 120
+        ([1000], 1000, Segments(1, 1000)),
+        ([0, 250, 500, 750, 1000], 1000, Segments(4, 250, start=True)),
+        # By hand: (3 + ceil(37 / n)) (n + 4) for segments of n steps is 104 for 4, 96 for 8 and 120
         # for 16; without questions, a leg of 37 for each record, it is 148.
-        ([0, 1, 2, 3, 40], 40, Legs(8, 8, start=True)),
-        # Two legs of 16 without questions take 32, three of 8 with questions 36.
-        ([0, 1, 17], 17, Legs(2, 16, start=True)),
+        ([0, 1, 2, 3, 40], 40, Segments(8, 8, start=True)),
+        # Two segments of 16 without questions take 32, three of 8 with questions 36.
+        ([0, 1, 17], 17, Segments(2, 16, start=True)),
     ],
 )
-def test_legs_cost_least(times: list[int], steps: int, legs: Legs) -> None:
+def test_legs_cost_least(times: list[int], steps: int, segments: Segments) -> None:
     with compiled_for("gpu"):
-        assert course_module.legs_of(times, steps) == legs
+        assert segments_of(times, steps) == segments
         # A resumed run begins at its checkpoint.
-        assert course_module.legs_of([20], 20, Checkpoint(10)) == Legs(1, 10)
-    assert course_module.legs_of(times, steps) is None
+        assert segments_of([20], 20, Checkpoint(10)) == Segments(1, 10)
+    assert segments_of(times, steps) is None

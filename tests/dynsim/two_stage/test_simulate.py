@@ -63,10 +63,10 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     draw = functools.partial(jax.random.normal, shape=(2, 4, 4), dtype="float64")
     # What a run draws before it begins has 32 bits.
     with jax.enable_x64(False):
-        drawn = task.drawn(pool_key, 16)
+        drawn = task.draw_numbers(pool_key, 16)
         W, V = np.asarray(jax.random.normal(init_key, (2, 4, 4)) * 0.5, np.float64)
     drawn = jax.tree.map(lambda leaf: leaf.astype("float64"), drawn)
-    data = [np.asarray(leaf) for leaf in task.made(drawn)]
+    data = [np.asarray(leaf) for leaf in task.prompts(drawn)]
     signal, beta = np.zeros((2, 4, 4)), 0.0
     for k in range(steps):
         # Rounding of ten steps in float64.
@@ -107,10 +107,10 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     """Of prompts whose tokens fill up their groups, and of such that do not."""
     task = Prompts(d, length, r=1.3, coupling=0.4)
     pool = jax.jit(lambda key: sample_prompts(task, key, 16, "float64"))(jax.random.key(0))
-    laid = model.laid(pool)
-    assert isinstance(laid, model.Laid)
+    laid = model.cpu_layout(pool)
+    assert isinstance(laid, model.CpuLayout)
     assert laid.context.shape == (16, 2, *shape)
-    monkeypatch.setattr(model, "CACHED", size * laid.context[0].nbytes)
+    monkeypatch.setattr(model, "CACHE_BYTES", size * laid.context[0].nbytes)
     W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
     chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
     of = jax.jit(functools.partial(model.loss_and_gradient, coupling=0.4, length=length))
@@ -137,21 +137,21 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
 
 
 def test_parts_divide_the_batch_and_fit_the_cache() -> None:
-    assert model.part(128, model.CACHED) == 1
-    assert model.part(128, 2 * model.CACHED) == 1
-    assert model.part(12, model.CACHED // 5) == 4
-    assert model.part(13, 1) == 1
-    assert model.part(128, 1) == 64
-    assert model.part(1, 1) == 1
+    assert model.part_size(128, model.CACHE_BYTES) == 1
+    assert model.part_size(128, 2 * model.CACHE_BYTES) == 1
+    assert model.part_size(12, model.CACHE_BYTES // 5) == 4
+    assert model.part_size(13, 1) == 1
+    assert model.part_size(128, 1) == 64
+    assert model.part_size(1, 1) == 1
 
 
-@pytest.mark.parametrize(("d", "length"), [(model.TERMS + 1, 3), (2, 8 * model.TERMS + 2)])
+@pytest.mark.parametrize(("d", "length"), [(model.MAX_TERMS + 1, 3), (2, 8 * model.MAX_TERMS + 2)])
 def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     sample = jax.jit(sample_prompts, static_argnums=2)
     pool = sample(Prompts(d, length), jax.random.key(0), 2)
-    assert model.laid(pool) is pool
-    most = sample(Prompts(2, 8 * model.TERMS + 1), jax.random.key(0), 2)
-    assert isinstance(model.laid(most), model.Laid)
+    assert model.cpu_layout(pool) is pool
+    most = sample(Prompts(2, 8 * model.MAX_TERMS + 1), jax.random.key(0), 2)
+    assert isinstance(model.cpu_layout(most), model.CpuLayout)
 
 
 @pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 import dynsim
 from dynsim import Status
-from dynsim.trajectory import counts
+from dynsim.trajectory import status_counts
 from odes.theory import Theory, always
 from sweeps import cli
 from sweeps.comparison import command, picture, scatter
@@ -223,7 +223,7 @@ def test_a_side_whose_runs_all_failed_has_its_status_alone(bad):
     sides = {name: recorded(status, loss=loss[: len(status)]) for name, status in ends.items()}
     found = made(sides["simulation"], theory=sides["theory"])
     side = found.report["theories"]["theory"]
-    assert side["status"] == counts(np.array(ends["theory"]))
+    assert side["status"] == status_counts(np.array(ends["theory"]))
     assert side["relative_error"]["loss"] == {"over_time": None, "at_end": None, "floored": False}
     assert side["sampling_errors"] == {"loss": None}
     plt.close(picture.draw(found))

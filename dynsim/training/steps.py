@@ -2,24 +2,25 @@
 resumed for 1000 more, gives exactly the numbers of a run of 2000 steps.
 
 There are three loops with equal results. On a CPU, checking at every step whether to record costs
-nothing, but an accelerator has to wait for its host: there `in_legs` makes many steps between two
-checks. `from_record_to_record` does not need to know the number of steps before it runs.
+nothing, but an accelerator has to wait for its host: there `in_segments` makes many steps between
+two checks. `from_record_to_record` does not need to know the number of steps before it runs.
 
 `checked_times` and `check_rule` check what every training run requires of its times and its rule.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree, UInt8
+from jaxtyping import Array, Int, PyTree, UInt8
 
 from dynsim import checks, numeric
-from dynsim.precision import AnyArray, on_cpu
+from dynsim.precision import on_cpu
 from dynsim.training.recording import RELATIVE_LOSS, Recording
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, log_times
 
 
@@ -50,7 +51,7 @@ def checked_start(checkpoint: Checkpoint | bool) -> Checkpoint | None:
     return checkpoint
 
 
-def begun(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyTree, PyTree]:
+def restore(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyTree, PyTree]:
     """Return the step, the state and the last record's value from which a run begins; without a
     checkpointed state, `state` and `seen`.
 
@@ -59,50 +60,53 @@ def begun(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyT
     """
     if checkpoint.state is None:
         return checkpoint.step, state, seen
-    want, found = _parts(state, seen), _parts(checkpoint.state, checkpoint.seen)
-    if want != found:
-        name = next(name for name in {**want, **found} if want.get(name) != found.get(name))
+
+    def shapes(state: PyTree, seen: PyTree) -> dict[str, str]:
+        leaves = jax.tree.leaves_with_path({"state": state, "seen": seen})
+        return {
+            jax.tree_util.keystr(path, simple=True, separator="."): (
+                f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
+            )
+            for path, leaf in leaves
+        }
+
+    here, there = shapes(state, seen), shapes(checkpoint.state, checkpoint.seen)
+    if here != there:
+        name = next(name for name in {**here, **there} if here.get(name) != there.get(name))
         raise ValueError(
             "checkpoint: must be of a run of the same task, rule, dtype and record; "
-            f"{name} is {want.get(name, 'missing')} in this run and "
-            f"{found.get(name, 'missing')} there"
+            f"{name} is {here.get(name, 'missing')} in this run and "
+            f"{there.get(name, 'missing')} there"
         )
     return checkpoint.step, checkpoint.state, checkpoint.seen
 
 
-def _parts(state: PyTree, seen: PyTree) -> dict[str, str]:
-    leaves = jax.tree.leaves_with_path({"state": state, "seen": seen})
-    names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
-    shapes = (f"{jnp.result_type(leaf)}{list(np.shape(leaf))}" for _, leaf in leaves)
-    return dict(zip(names, shapes, strict=True))
-
-
-def packed(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
+def as_bytes(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
     """Return the state and the last record's value of a checkpoint as bytes, without rounding."""
-    leaves = map(_data, jax.tree.leaves((checkpoint.state, checkpoint.seen)))
+    leaves = map(_numbers, jax.tree.leaves((checkpoint.state, checkpoint.seen)))
     return jnp.concatenate([leaf.ravel().view(jnp.uint8) for leaf in leaves])
 
 
-def unpacked(state: UInt8[Array, " N"], like: Checkpoint, step: int) -> Checkpoint:
+def from_bytes(data: UInt8[Array, " N"], like: Checkpoint, step: int) -> Checkpoint:
     """Restore the checkpoint after `step` steps from its bytes, which other bytes may follow.
     `like` has the shapes and dtypes of its state."""
-    leaves, structure = jax.tree.flatten((like.state, like.seen))
-    found: list[Array] = []
+    templates, structure = jax.tree.flatten((like.state, like.seen))
+    leaves: list[Array] = []
     begin = 0
-    for leaf in leaves:
-        empty = jnp.empty(leaf.shape, leaf.dtype)
-        data = _data(empty)
-        end = begin + data.nbytes
-        made = state[begin:end].view(data.dtype).reshape(data.shape)
-        if data is not empty:
-            made = jax.random.wrap_key_data(made, impl=jax.random.key_impl(empty))
-        found.append(made)
+    for template in templates:
+        empty = jnp.empty(template.shape, template.dtype)
+        numbers = _numbers(empty)
+        end = begin + numbers.nbytes
+        leaf = data[begin:end].view(numbers.dtype).reshape(numbers.shape)
+        if numbers is not empty:
+            leaf = jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(empty))
+        leaves.append(leaf)
         begin = end
-    return Checkpoint(step, *jax.tree.unflatten(structure, found))
+    return Checkpoint(step, *jax.tree.unflatten(structure, leaves))
 
 
-def _data(leaf: Array) -> Array:
-    """Return an array, or the numbers of random keys."""
+def _numbers(leaf: Array) -> Array:
+    # Random keys have no bytes of their own, only the numbers in them.
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
 
@@ -110,19 +114,19 @@ def _data(leaf: Array) -> Array:
 Rows = dict[str, Array]
 
 
-class Course(NamedTuple):
-    """Everything that a training loop needs.
+class LoopSpec(NamedTuple):
+    """A training loop: its functions, and the steps at which it records.
 
     Attributes:
-        advance: (state, k) -> the state after step k, and the values found on the way, its
+        advance: (state, k) -> the state after step k, and the numbers of that step, its
             `batch_loss` first.
-        record: (state, k, value passed on by the previous record, values found in step k) ->
+        record: (state, k, value passed on by the previous record, numbers of step k) ->
             quantities to record, value to pass on.
-        judge: (state, k, values found in step k) -> the state before step k, marked as valid or
-            not according to the loss.
+        judge: (state, k, numbers of step k) -> the state before step k, marked as valid or not
+            according to the loss.
         times: (S,) whole steps at which to record, increasing, >= `begin`.
         begin: number of steps already made.
-        goes_on: whether another loop may continue from the final state, which must then be
+        resumable: whether another loop may continue from the final state, which must then be
             complete, not only the weights.
     """
 
@@ -131,14 +135,14 @@ class Course(NamedTuple):
     judge: Callable[[PyTree, Int[Array, ""], Rows | None], PyTree]
     times: Int[Array, " S"]
     begin: int = 0
-    goes_on: bool = False
+    resumable: bool = False
 
     def ahead(self, state: PyTree, k: Int[Array, ""]) -> Rows | None:
-        """Return the values found in the next step; the compiler drops its update."""
+        """Return the numbers of the next step; the compiler drops its update."""
         return self.advance(state, k)[1]
 
 
-class Legs(NamedTuple):
+class Segments(NamedTuple):
     """A run divided into `number` segments of `length` steps each; the last one before a record may
     be shorter. `start`: whether there is a record before the first segment."""
 
@@ -147,13 +151,13 @@ class Legs(NamedTuple):
     start: bool = False
 
 
-UNASKED = 8
+STEPS_PER_CHECK = 8
 """Steps between two checks on an accelerator, in `from_record_to_record`."""
-QUESTION = 4
+CHECK_COST = 4
 """Cost on an accelerator of checking once whether to record, in steps of the layer."""
 
 
-def legs_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> Legs | None:
+def segments_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> Segments | None:
     """Return the cheapest segments for records at `times` of a run up to `steps`, from its
     checkpoint if it has one; steps beyond the end of a short segment are computed but discarded.
     None for traced times, and for runs on a CPU."""
@@ -164,134 +168,155 @@ def legs_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> L
     gaps = np.diff([begin, *ends, steps])
     powers = 2 ** np.arange(int(gaps.max()).bit_length())
 
-    def legs(length: int) -> Legs:
-        return Legs(int(np.sum(-(-gaps // length))), length, start)
+    def cost(segments: Segments) -> int:
+        # If every segment ends with a record, nothing has to be checked.
+        number_of_checks = segments.number if segments.number > len(ends) - start else 0
+        return segments.number * segments.length + CHECK_COST * number_of_checks
 
-    def cost(legs: Legs) -> int:
-        questions = legs.number if legs.number > len(ends) - start else 0
-        return legs.number * legs.length + QUESTION * questions
-
-    lengths = {int(length) for length in (*gaps, *powers) if length > 0}
-    return min(map(legs, sorted(lengths)), key=cost)
+    # A segment as long as a gap wastes nothing on it; powers of two stand for all other lengths.
+    lengths = sorted({int(length) for length in (*gaps, *powers) if length > 0})
+    # -(-a // b) is a / b, rounded up.
+    choices = [Segments(int(np.sum(-(-gaps // length))), length, start) for length in lengths]
+    return min(choices, key=cost)
 
 
 def at_every_step(
-    course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int
+    loop: LoopSpec, state: PyTree, seen: PyTree, rows: Rows, steps: int
 ) -> tuple[PyTree, PyTree, Rows]:
     """Run one scan over all steps. It makes one more turn than there are updates, to judge and
     record the last state. The records are written into `rows`."""
-    times = course.times
+    times = loop.times
 
     def turn(carry, k):  # type: ignore[no-untyped-def]
         before, seen, slot, rows = carry
-        after, loss = course.advance(before, k)
+        after, numbers = loop.advance(before, k)
+        # After the last record `slot` is the number of records; then nothing is due.
+        at = jnp.minimum(slot, len(times) - 1)
         # `due` does not depend on batched values, so under vmap this stays a branch and the
         # observables cost nothing on the steps in between.
-        at = jnp.minimum(slot, len(times) - 1)
         due = times[at] == k
 
         def record() -> tuple[Rows, PyTree]:
-            row, found = course.record(before, k, seen, loss)
+            row, passed_on = loop.record(before, k, seen, numbers)
             for name, value in row.items():
                 if jnp.shape(value) != rows[name].shape[1:]:
                     raise ValueError(
                         f"record = {name!r}: must return arrays of one shape, returned "
                         f"{rows[name].shape[1:]} and {jnp.shape(value)}"
                     )
-            return row, found
+            return row, passed_on
 
         row, seen = jax.lax.cond(
             due,
             record,
+            # Both branches return a row, this one the row that is there.
             lambda: (jax.tree.map(lambda column: column[at], rows), seen),
         )
         rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
 
-        def keep(after: PyTree, before: PyTree) -> PyTree:
+        # The turn after the last update judges and records, and must not move the weights.
+        def undo_last(after: PyTree, before: PyTree) -> PyTree:
             return jax.tree.map(lambda new, old: jnp.where(k < steps, new, old), after, before)
 
-        after = after._replace(params=keep(after.params, before.params))
-        if course.goes_on:
-            after = after._replace(memory=keep(after.memory, before.memory))
+        after = after._replace(params=undo_last(after.params, before.params))
+        if loop.resumable:
+            after = after._replace(memory=undo_last(after.memory, before.memory))
         return (after, seen, slot + due, rows), None
 
-    turns = jnp.arange(course.begin, steps + 1, dtype=jnp.int32)
+    turns = jnp.arange(loop.begin, steps + 1, dtype=jnp.int32)
     (state, seen, _, rows), _ = jax.lax.scan(turn, (state, seen, jnp.int32(0), rows), turns)
     return state, seen, rows
 
 
-def in_legs(
-    course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int, legs: Legs
+def in_segments(
+    loop: LoopSpec, state: PyTree, seen: PyTree, rows: Rows, steps: int, segments: Segments
 ) -> tuple[PyTree, PyTree, Rows]:
     """Run a scan over segments of a scan over steps. Records are made at the ends of segments; if
     every segment ends with a record, no check is needed."""
+    number, length, start = segments
 
     def advance(state: PyTree, k: Int[Array, ""]) -> PyTree:
-        return course.advance(state, k)[0]
+        return loop.advance(state, k)[0]
 
-    def leg(carry, piece):  # type: ignore[no-untyped-def]
+    def segment(carry, bounds):  # type: ignore[no-untyped-def]
         state, seen, rows = carry
-        state = _up_to(piece.until - 1, advance, state, piece.begin, legs.length)
+        begin, until, slot, due = bounds
+        state = _up_to(until - 1, advance, state, begin, length)
 
-        at = piece.until, piece.slot
-        if legs.number == len(course.times) - legs.start:
+        at = until, slot
+        if number == len(loop.times) - start:
             return (state, *write(state, seen, rows, *at)), None
         seen, rows = jax.lax.cond(
-            piece.due, write, lambda _, seen, rows, *at: (seen, rows), state, seen, rows, *at
+            due, write, lambda _, seen, rows, *at: (seen, rows), state, seen, rows, *at
         )
         return (state, seen, rows), None
 
     def write(
         state: PyTree, seen: PyTree, rows: Rows, k: Int[Array, ""], slot: Int[Array, ""]
     ) -> tuple[PyTree, Rows]:
-        row, seen = course.record(state, k, seen, course.ahead(state, k))
+        row, seen = loop.record(state, k, seen, loop.ahead(state, k))
         return seen, jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)
 
-    if legs.start:
-        seen, rows = write(state, seen, rows, jnp.int32(course.begin), jnp.int32(0))
-    pieces = _pieces(course, steps, legs)
-    (state, seen, rows), _ = jax.lax.scan(leg, (state, seen, rows), pieces)
+    if start:
+        seen, rows = write(state, seen, rows, jnp.int32(loop.begin), jnp.int32(0))
+
+    # Records cut the run into stretches, the last one up to its end. Each stretch needs its length
+    # over `length` segments, rounded up; segment i is number `place` of the stretch number `slot`.
+    times = loop.times
+    ends = jnp.append(times, jnp.int32(steps))
+    begins = jnp.concatenate([jnp.full(1, loop.begin, ends.dtype), times])
+    needed = -((begins - ends) // length)
+    after = jnp.cumsum(needed)
+    index = jnp.arange(number, dtype=ends.dtype)
+    slot = jnp.searchsorted(after, index, side="right")
+    place = index - (after - needed)[slot]
+    begin = begins[slot] + place * length
+    until = jnp.minimum(begin + length, ends[slot])
+    due = (place == needed[slot] - 1) & (slot < len(times))
+
+    (state, seen, rows), _ = jax.lax.scan(segment, (state, seen, rows), (begin, until, slot, due))
     end = jnp.int32(steps)
-    return course.judge(state, end, course.ahead(state, end)), seen, rows
+    return loop.judge(state, end, loop.ahead(state, end)), seen, rows
 
 
 def from_record_to_record(
-    course: Course, state: PyTree, seen: PyTree, length: int
+    loop: LoopSpec, state: PyTree, seen: PyTree, length: int
 ) -> tuple[PyTree, PyTree, Rows]:
     """Scan over the records, with an inner loop over segments of `length` steps. A loop of unknown
     length supports forward-mode differentiation only. The loop makes one step beyond each record,
-    because the record needs what that step finds, and keeps the state before it: a separate copy of
-    the step for records would have to be compiled and executed as well."""
+    because the record needs the numbers of that step, and keeps the state before it: a separate
+    copy of the step for records would have to be compiled and executed as well."""
 
-    def turn(passed: _StepOutcome, k: Int[Array, ""]) -> _StepOutcome:
-        after, found = course.advance(passed.after, k)
-        return _StepOutcome(passed.after, found, after)
+    def turn(outcome: _StepOutcome, k: Int[Array, ""]) -> _StepOutcome:
+        after, numbers = loop.advance(outcome.after, k)
+        return _StepOutcome(outcome.after, numbers, after)
 
-    def stretch(carry, until):  # type: ignore[no-untyped-def]
-        passed, seen, now = carry
+    def up_to_record(carry, until):  # type: ignore[no-untyped-def]
+        outcome, seen, now = carry
 
-        def leg(i: Int[Array, ""], passed: _StepOutcome) -> _StepOutcome:
+        def segment(i: Int[Array, ""], outcome: _StepOutcome) -> _StepOutcome:
             if length == 1:
-                return turn(passed, now + i)
-            return _up_to(until, turn, passed, now + i * length, length)
+                return turn(outcome, now + i)
+            return _up_to(until, turn, outcome, now + i * length, length)
 
-        passed = jax.lax.fori_loop(0, -((now - until - 1) // length), leg, passed)
-        row, seen = course.record(passed.before, until, seen, passed.found)
-        return (passed, seen, until + 1), row
+        # From step `now` up to and including step `until`, whose numbers the record needs.
+        outcome = jax.lax.fori_loop(0, -((now - until - 1) // length), segment, outcome)
+        row, seen = loop.record(outcome.before, until, seen, outcome.numbers)
+        return (outcome, seen, until + 1), row
 
-    begin = jnp.int32(course.begin)
-    found = jax.eval_shape(course.ahead, state, begin)
-    none = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
+    begin = jnp.int32(loop.begin)
+    shapes = jax.eval_shape(loop.ahead, state, begin)
+    none = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
     start = (_StepOutcome(state, none, state), seen, begin)
-    (passed, seen, _), rows = jax.lax.scan(stretch, start, course.times)
-    return passed.before._replace(first_bad=passed.after.first_bad), seen, rows
+    (outcome, seen, _), rows = jax.lax.scan(up_to_record, start, loop.times)
+    return outcome.before._replace(first_bad=outcome.after.first_bad), seen, rows
 
 
 class _StepOutcome(NamedTuple):
-    """The states before and after a step, and the values found in it."""
+    """The states before and after a step, and its numbers, such as the loss."""
 
     before: PyTree
-    found: Rows | None
+    numbers: Rows | None
     after: PyTree
 
 
@@ -304,36 +329,11 @@ def _up_to(
 ) -> PyTree:
     """Apply `turn` to a state for `length` steps; those after step `last` have no effect."""
 
-    def kept(state: PyTree, k: Int[Array, ""]) -> tuple[PyTree, None]:
-        made = turn(state, k)
-        return jax.tree.map(lambda new, old: jnp.where(k <= last, new, old), made, state), None
+    def masked(before: PyTree, k: Int[Array, ""]) -> tuple[PyTree, None]:
+        after = turn(before, k)
+        return jax.tree.map(lambda new, old: jnp.where(k <= last, new, old), after, before), None
 
-    return jax.lax.scan(kept, state, begin + jnp.arange(length, dtype=jnp.int32))[0]
-
-
-class _Piece(NamedTuple):
-    """Segments from step `begin` to step `until`; if `due`, record number `slot` is made there."""
-
-    begin: Int[AnyArray, " N"]
-    until: Int[AnyArray, " N"]
-    slot: Int[AnyArray, " N"]
-    due: Bool[AnyArray, " N"]
-
-
-def _pieces(course: Course, steps: int, legs: Legs) -> _Piece:
-    """Return all segments, including those after the last record."""
-    times = course.times
-    ends = jnp.append(times, jnp.int32(steps))
-    begins = jnp.concatenate([jnp.full(1, course.begin, ends.dtype), times])
-    needed = -((begins - ends) // legs.length)
-    after = jnp.cumsum(needed)
-    leg = jnp.arange(legs.number, dtype=ends.dtype)
-    slot = jnp.searchsorted(after, leg, side="right")
-    place = leg - (after - needed)[slot]
-    begin = begins[slot] + place * legs.length
-    until = jnp.minimum(begin + legs.length, ends[slot])
-    due = (place == needed[slot] - 1) & (slot < len(times))
-    return _Piece(begin, until, slot, due)
+    return jax.lax.scan(masked, state, begin + jnp.arange(length, dtype=jnp.int32))[0]
 
 
 def checked_times(
@@ -350,7 +350,8 @@ def checked_times(
     begin = 0 if checkpoint is None else checkpoint.step
     if steps is None:
         traced = times is None or checks.is_traced(times)
-        steps = 0 if traced else int(np.max(numeric.plain("times", times), initial=0))
+        # Without `steps` the run ends with its last record.
+        steps = 0 if traced else int(np.max(numeric.as_numpy("times", times), initial=0))
     if checkpoint is not None and steps <= begin:
         raise ValueError(f"steps = {steps}: must be larger than step {begin} of the checkpoint")
     if times is None:
@@ -380,7 +381,7 @@ def whole_steps(times: Times) -> tuple[int, ...]:
     """
     if checks.is_traced(times):
         raise ValueError("times: must be concrete, because they determine the computation")
-    steps = numeric.plain("times", times)
+    steps = numeric.as_numpy("times", times)
     check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
     return tuple(int(step) for step in steps)
 
@@ -389,7 +390,7 @@ def check_step_times(times: Times, steps: int) -> None:
     """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
     if checks.is_traced(times):
         return
-    array = numeric.plain("times", times)
+    array = numeric.as_numpy("times", times)
     real = array.dtype.kind in "iuf"
     if array.ndim != 1 or array.size == 0 or not real or (array != np.floor(array)).any():
         raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
@@ -397,10 +398,10 @@ def check_step_times(times: Times, steps: int) -> None:
         raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
 
 
-def check_rule(rule: Any, steps: int, resumable: bool) -> None:
+def check_schedules(rule: Rule, steps: int, resumable: bool) -> None:
     """Raise `ValueError` if a schedule ends after the run, unless the run can be resumed."""
-    for group, each in rule.schedules.items():
-        length = each.length
+    for group, schedule in rule.schedules.items():
+        length = schedule.length
         if resumable or checks.is_traced(length) or np.max(length) <= steps:
             continue
         name = f"eta[{group!r}]" if group else "eta"
