@@ -47,6 +47,7 @@ def gram_inverse(f: Float[Array, "K M"]) -> Float[Array, "K K"]:
 
 def finite_m_speed(h: Float[Array, " K"], M: int) -> Float[Array, "K K"]:
     r"""Return :math:`A_{nn'}` above from each class's h; its diagonal is :math:`q_1 \gamma_n`."""
+    # (M-1)^2 h / ((M-1) + e^{M h}), divided by e^{M h}, which could overflow.
     decayed = jnp.exp(-M * h)
     residual = (M - 1) * decayed / ((M - 1) * decayed + 1)
     q1, q0 = M / (M - 1), -M / (M - 1) ** 2
@@ -62,6 +63,7 @@ def own_speed(speed: Float[Array, "K *K"]) -> Float[Array, " K"]:
 def mixing(f: Float[Array, "K M"], speed: Float[Array, "K *K"]) -> Float[Array, "K K"]:
     r"""Return C with g = C F. Its entries are :math:`\gamma_n \iota_n` on the diagonal and
     :math:`-\gamma_n \beta_{nn'}` off it."""
+    # diag(gamma) G^{-1} to leading order, A G^{-1} at finite M.
     inverse = gram_inverse(f)
     return speed[:, None] * inverse if speed.ndim == 1 else speed @ inverse
 

@@ -63,6 +63,7 @@ def wrightomega(x: Float[Array, "..."]) -> Float[Array, "..."]:
     x = jnp.asarray(x)
     inner = jnp.maximum(x, _EXPONENTIAL)
     safe = jnp.maximum(inner, 1.0)
+    # omega ~ x - ln x for large x, e^x for small x, and e^{x - 0.4} in between.
     w = jnp.where(inner > 1, safe - jnp.log(safe), jnp.exp(jnp.minimum(inner, 1.0) - 0.4))
     w = jnp.where(inner < -1, jnp.exp(jnp.minimum(inner, 0.0)), w)
     for _ in range(_ITERATIONS):
@@ -76,6 +77,7 @@ def wrightomega(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def _wrightomega_jvp(
     primals: tuple[Float[Array, "..."]], tangents: tuple[Float[Array, "..."]]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    # omega' (1 + 1 / omega) = 1.
     w = wrightomega(primals[0])
     return w, w / (1 + w) * tangents[0]
 
@@ -124,6 +126,7 @@ def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "
     come from the Newton steps (two steps: exact to second order).
     """
     tau, M = jnp.asarray(tau), jnp.asarray(M)
+    # u = ln(M-1) + ln omega(A - ln(M-1)).
     log_m = jnp.log(M - 1)
     u = log_m + jnp.log(wrightomega((M * tau + 1) / (M - 1) - log_m))
 
@@ -182,6 +185,7 @@ def gamma_integral(
 
     For unequal priors K is :math:`1/\pi(n)`. `eta_y` must be positive.
     """
+    # gamma dt = K (M-1)^2 h dh / eta_Y, by Lemma 6.
     return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
@@ -205,6 +209,7 @@ def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "
     checks.real("M", M, 2)
     eta_y, K, M = jnp.asarray(eta_y), jnp.asarray(K), jnp.asarray(M)
     log_m = jnp.log(M - 1)
+    # x* = 1 + W_0((M-1)/e), and its time from Eq. 45.
     x = 1 + wrightomega(log_m - 1)
     peak = K * (jnp.expm1(x) + (M - 1) * x) / (M * eta_y)
     peak_gamma = speed(x / M, M)

@@ -26,7 +26,15 @@ from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow, why_not_described
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import AnyTheory, Inapplicable, Theory, Training, always, reason, refusal
+from odes.theory import (
+    AnyTheory,
+    Inapplicable,
+    Theory,
+    Training,
+    describes_all,
+    error_message,
+    reason_unless_traced,
+)
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
@@ -35,29 +43,31 @@ Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 def flows(
     reduction: Reduction | None = None,
     tolerances: Tolerances | None = None,
-    inapplicable: Inapplicable = always,
+    inapplicable: Inapplicable = describes_all,
 ) -> tuple[AnyTheory, ...]:
     """Return the flow theories of the weights, or of the variables of a `reduction`.
     `inapplicable` returns reasons, besides the rule, why they do not describe a training."""
 
-    def refused(training: Training, kind: Any) -> str | None:
-        return refusal(checked_flow, training.rule, kind) or inapplicable(training)
+    def why_not(training: Training, kind: str) -> str | None:
+        return error_message(checked_flow, training.rule, kind) or inapplicable(training)
 
-    found: dict[str, Flow] = {}
-    for each in FLOWS:
-        found.setdefault(each.name, each)
+    # Flows of other rules may have the same name, for which one theory is enough: `flow` picks the
+    # one of the rule.
+    by_name: dict[str, Flow] = {}
+    for of_rule in FLOWS:
+        by_name.setdefault(of_rule.name, of_rule)
     return tuple(
         Theory(
-            each.name,
-            each.title,
-            f"batch -> infinity, {each.assumes}",
-            functools.partial(flow, kind=each.name, reduction=reduction),
-            functools.partial(refused, kind=each.name),
-            variant=each.variant,
+            name,
+            first.title,
+            f"batch -> infinity, {first.assumes}",
+            functools.partial(flow, kind=name, reduction=reduction),
+            functools.partial(why_not, kind=name),
+            variant=first.variant,
             needs=("key",) if reduction is None or reduction.from_weights else (),
             tolerances=tolerances,
         )
-        for each in found.values()
+        for name, first in by_name.items()
     )
 
 
@@ -67,7 +77,8 @@ WHOLE: AnyTheory = Theory(
     "batch -> infinity, eta -> 0",
     flow,
     lambda training: (
-        refusal(training.problem.check_population) or refusal(checked_flow, training.rule)
+        error_message(training.problem.check_population)
+        or error_message(checked_flow, training.rule)
     ),
     variant=True,
     needs=("key",),
@@ -121,10 +132,10 @@ def computed(
         ...     zero = jnp.zeros((), int)
         ...     return dynsim.Trajectory(times, {"loss": loss}, start, zero, zero - 1)
         ...
-        >>> always = lambda training: None
-        >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, always)
+        >>> describes_all = lambda training: None
+        >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, describes_all)
     """
-    usual_tolerances = tolerances
+    default_tolerances = tolerances
 
     def solve(
         problem: Problem,
@@ -140,7 +151,7 @@ def computed(
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
         problem, rule = built(problem, rule, dtype)
-        if why := reason(inapplicable, Training(problem, rule, batch, steps)):
+        if why := reason_unless_traced(inapplicable, Training(problem, rule, batch, steps)):
             raise ValueError(why)
         if tolerances is not None and not adaptive:
             raise ValueError(f"tolerances: theory {name!r} has no adaptive solver; leave them out")
@@ -151,18 +162,19 @@ def computed(
             if option in needs
         }
         if adaptive:
-            options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
+            options["tolerances"] = checked_tolerances(tolerances or default_tolerances, dtype)
         if predicts is None:
             options["record"] = recorded_of_flow(problem, record)
         else:
             if record is None:
-                known = predicts(problem)
-                record = usual(problem, known) or known
+                names = predicts(problem)
+                # None of the problem's usual names, if the theory predicts only its own.
+                record = usual(problem, names) or names
             options["record"] = record if isinstance(record, str) else tuple(record)
         options |= {"random": "key" in needs, "solver": solver}
         return run(of_training, problem, rule, times, key, init, dtype, **options)
 
-    about |= {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
+    about |= {"needs": needs, "adaptive": adaptive, "tolerances": default_tolerances}
     return Theory(name, title, assumes, solve, inapplicable, predicts=predicts, **about)
 
 
@@ -195,7 +207,7 @@ def closed_form(
     assumes: str,
     formula: Formula,
     *,
-    inapplicable: Inapplicable = always,
+    inapplicable: Inapplicable = describes_all,
     needs: tuple[str, ...] = (),
     names: tuple[str, ...] = (),
     refused: Mapping[str, str] | None = None,
@@ -224,26 +236,42 @@ def closed_form(
         >>> odes.closed_form("decay", "exponential decay", "quadratic loss", decay, needs=("key",))
     """
 
-    def refuse(training: Training) -> str | None:
-        return no_sgd(training.rule) or inapplicable(training)
+    refused = dict(refused or {})
+
+    def solver(
+        training: Training, start: PyTree, times: Float[Array, " S"], *, record: Record
+    ) -> Trajectory:
+        rule = training.rule
+        assert isinstance(rule, SGD)
+        # Velocities of momentum sum to 1 / (1 - mu) times the gradient.
+        time = rule.eta_time(times) / (1 - jnp.asarray(rule.mu))
+        values = jax.vmap(lambda t: dict(formula(training.problem, start, t)))(time)
+        leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(values)]
+        valid = jnp.isfinite(jnp.concatenate(leaves, axis=1)).all(axis=1)
+        return Trajectory(times, rows(values, record, refused), None, *judge(times, valid), name)
 
     def at_one(problem: Problem) -> Mapping[str, Array]:
-        # Make keys here, because importing must not touch a device.
+        # The key is made here, because importing must not touch a device.
         start = problem.init(jax.random.key(0)) if needs else None
         return formula(problem, start, jnp.ones(()))
 
-    refused = dict(refused or {})
-    solver = functools.partial(_evaluated, formula=formula, name=name, refused=refused)
-    about: dict[str, Any] = {"needs": needs, "adaptive": False, "variant": variant}
-    about |= {"refused": refused, "predicts": predicted(names, at_one)}
-    return computed(name, title, assumes, solver, refuse, **about)
+    return computed(
+        *(name, title, assumes, solver),
+        lambda training: no_sgd(training.rule) or inapplicable(training),
+        needs=needs,
+        adaptive=False,
+        variant=variant,
+        refused=refused,
+        predicts=predicted(names, at_one),
+    )
 
 
-def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
+def no_sgd(rule: Rule, momentum: Literal["any", "none"] = "any") -> str | None:
     """Return why a theory of SGD with one rate for all weights does not describe a rule, or None.
     Momentum counts as a larger rate with "any", and is not described with "none"."""
     if reason := why_not_known(rule):
         return reason
+    # The name of the only group is empty.
     if set(rule.schedules) != {""}:
         return "eta: has a rate for each group; this theory needs one rate for all weights"
     return why_not_described(rule, "this theory", momentum=momentum)
@@ -254,6 +282,7 @@ def predicted(
 ) -> Callable[[Any], tuple[str, ...]]:
     """Return `Theory.predicts` of the observables in `names`, or else of those that
     `evaluate(problem)` returns."""
+    # The shapes have the names, and cost no arithmetic.
     return lambda problem: names or tuple(jax.eval_shape(lambda: dict(evaluate(problem))))
 
 
@@ -264,22 +293,3 @@ def rows(
     name; `ValueError` for an unknown name, with the reason if it is `refused`."""
     known = {name: lambda row, name=name: row[name] for name in values}
     return Table(known, refused=refused).resolve(record)(values)
-
-
-def _evaluated(
-    training: Training,
-    start: PyTree,
-    times: Float[Array, " S"],
-    *,
-    formula: Formula,
-    record: Record,
-    name: str,
-    refused: Mapping[str, str],
-) -> Trajectory:
-    rule = training.rule
-    assert isinstance(rule, SGD)
-    time = rule.eta_time(times) / (1 - jnp.asarray(rule.mu))
-    values = jax.vmap(lambda each: dict(formula(training.problem, start, each)))(time)
-    leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(values)]
-    valid = jnp.isfinite(jnp.concatenate(leaves, axis=1)).all(axis=1)
-    return Trajectory(times, rows(values, record, refused), None, *judge(times, valid), name)

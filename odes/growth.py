@@ -88,6 +88,7 @@ def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
         ratio: :math:`f_l(0) / f_{l_0}(0)`, in [0, 1].
     """
     gain, ratio = jnp.broadcast_arrays(gain, ratio)
+    # 1 / chi_l - 1 = -(f_l / f_l0)^2 (1 - 1 / chi_l0).
     shrunk = ratio**2 * jnp.expm1(-2 * gain)
     # At late times log1p cancels; sum 1/chi_l = (1 - ratio^2) + ratio^2 / chi_l0 in logs instead.
     late = (shrunk < -0.5) & (ratio < 1)
@@ -114,6 +115,7 @@ def bound_from_drive(
 ) -> Float[Array, "..."]:
     r"""Return :math:`B_n` of Theorem 4 from `driven`, :math:`w\, \eta_Z\, \Gamma`, for any
     :math:`\Gamma`."""
+    # ln(1 + 4 q w eta_Z Gamma / C_0) / (4 q), or as printed ln(C_0 + ...), which is not 0 at first.
     q, c0 = jnp.asarray(classes_per_query), jnp.asarray(c0)
     inner = 4 * q * jnp.asarray(driven)
     return (jnp.log(c0 + inner) if printed else jnp.log1p(inner / c0)) / (4 * q)

@@ -20,6 +20,7 @@ from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import Problem
 from dynsim.qkv import QKV
 from dynsim.sparse_attention import Retrieval
+from dynsim.training.rule import UpdateRule
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import Layer
 from odes import (
@@ -57,13 +58,14 @@ TRAINED_BY = (
 class Theories(dict[str, AnyTheory]):
     """Theories by name. An unknown name raises `ValueError` with the reason."""
 
-    def __init__(self, cls: type[Problem], known: Mapping[str, AnyTheory]) -> None:
+    def __init__(self, cls: type[Problem], by_name: Mapping[str, AnyTheory]) -> None:
         self.cls = cls
-        super().__init__(known)
+        super().__init__(by_name)
 
     def __missing__(self, name: str) -> AnyTheory:
+        # `theories` leaves a broken entry point out; who names it gets its error.
         if (entry := f"{self.cls.NAME}.{name}") in plugins.entry_points(GROUP):
-            return _loaded(entry)
+            return _load(entry)
         try:
             return self[checks.choice("theory", name, tuple(self))]
         except ValueError as error:
@@ -85,19 +87,20 @@ def theories(problem: Problem) -> Theories:
         >>> theory.solve(problem, dynsim.sgd(1.0, 0.1), [0, 50, 100])["loss"]
     """
     checks.kind("problem", problem, Problem)
-    found = Theories(type(problem), of_class(type(problem)))
+    by_name = Theories(type(problem), of_class(type(problem)))
     for entry in plugins.entry_points(GROUP):
         system, _, name = entry.partition(".")
-        if system == found.cls.NAME or not name:
+        if system == by_name.cls.NAME or not name:
             try:
-                theory = _loaded(entry)
-                if name in found:
+                theory = _load(entry)
+                if name in by_name:
                     point = plugins.described(GROUP, entry)
                     raise ValueError(f"{point}: {system} already has a theory with this name")
-                found[name] = theory
+                by_name[name] = theory
             except ValueError as error:
+                # One broken package must not break the theories of all others.
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
-    return found
+    return by_name
 
 
 @functools.lru_cache(maxsize=64)
@@ -106,7 +109,7 @@ def of_class(cls: type[Problem]) -> dict[str, AnyTheory]:
     known: list[AnyTheory] = []
     built_in: tuple[AnyTheory, ...] = ()
     if why_not_inherited(cls) is None:
-        built_in = next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
+        built_in = next((BUILT_IN[base] for base in cls.__mro__ if base in BUILT_IN), ())
         with checks.code_of_user(f"{cls.__name__}.theories"):
             own = tuple(cls.theories())
         for theory in own:
@@ -117,13 +120,13 @@ def of_class(cls: type[Problem]) -> dict[str, AnyTheory]:
     # Problems with built-in theories have their own theories of batch noise.
     if not built_in and cls.draw is not Problem.draw and cls.loss is not Problem.loss:
         known += (batch_noise.THEORY, *paths.THEORIES)
-    found: dict[str, AnyTheory] = {}
+    by_name: dict[str, AnyTheory] = {}
     for theory in known:
-        found.setdefault(theory.name, theory)
-    return found
+        by_name.setdefault(theory.name, theory)
+    return by_name
 
 
-def _loaded(entry: str) -> AnyTheory:
+def _load(entry: str) -> AnyTheory:
     point, (system, _, name) = plugins.described(GROUP, entry), entry.partition(".")
     if not system or not name:
         raise ValueError(f"{point}: must be named <problem>.<theory>")
@@ -135,7 +138,7 @@ def _loaded(entry: str) -> AnyTheory:
 
 def applicable(
     problem: Problem,
-    rule: Any,
+    rule: UpdateRule,
     variants: bool = False,
     *,
     batch: int | float = math.inf,
@@ -161,7 +164,8 @@ def applicable(
 def why_not_inherited(cls: type[Problem]) -> str | None:
     """Return why a problem class cannot use the theories that it inherits, or None. It cannot if it
     overrides a method that determines how it trains, since the theories do not read those."""
-    owner: Any = next(each for each in cls.__mro__ if {"NAME", "theories"} & vars(each).keys())
+    # The theories belong to the base class that names the system or lists them.
+    owner: Any = next(base for base in cls.__mro__ if {"NAME", "theories"} & vars(base).keys())
     own = [name for name in TRAINED_BY if getattr(cls, name) is not getattr(owner, name)]
     if not own:
         return None

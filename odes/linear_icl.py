@@ -75,12 +75,12 @@ __all__ = [
 ]
 
 
-Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
+LearnedShares = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
 """(task, starting weights, time in units of tau) -> learned share of each component."""
 DOUBLINGS = 30
 """Number of Carlson's duplications; each quarters the differences between the arguments."""
 BISECTIONS = 60
-NEAR = 0.02
+ON_PLATEAU = 0.02
 """Largest distance from a plateau, as a share of tr Lambda (the loss at the start), that counts as
 being on it."""
 LASTING = 1.25
@@ -90,12 +90,13 @@ LASTING = 1.25
 def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
     """Return the (D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
     with precision("float64", task):
-        found = losses(problem_in(task, "float64"))
-    return to_host(found)
+        of_stages = losses(problem_in(task, "float64"))
+    return to_host(of_stages)
 
 
 def losses(task: Regression) -> Float[Array, " D1"]:
     """Return `plateaus` in the precision of the task, for compiled code."""
+    # L_m = tr(Lambda) - sum_{d <= m} lambda_d / g_d.
     falls = task.eigenvalues / task.gain
     zero = jnp.zeros(1, falls.dtype)
     return jnp.asarray(task.trace) - jnp.concatenate([zero, jnp.cumsum(falls)])
@@ -122,7 +123,8 @@ def count_plateaus(
     loss, levels = np.asarray(loss), np.asarray(levels)
     number = np.zeros(loss.shape[:-1], int)
     for m in range(levels.shape[-1]):
-        near = np.abs(loss - levels[..., m, None]) < NEAR * levels[..., :1]
+        near = np.abs(loss - levels[..., m, None]) < ON_PLATEAU * levels[..., :1]
+        # Time since which a run has been on this plateau without a break; inf while it is not.
         since = np.full(number.shape, np.inf)
         rested = np.zeros(number.shape, bool)
         for s, t in enumerate(times):
@@ -140,6 +142,7 @@ def amplitudes(task: Regression) -> Float[Array, " D"]:
 
 def loss_of(learned: Float[Array, "*S D"], task: Regression) -> Float[Array, "*S"]:
     """Return the loss of a diagonal M with the entries of eq. 18 times the shares `learned`."""
+    # Quadratic in the entries of M, with its minimum at the share 1.
     falls = task.eigenvalues / task.gain
     return jnp.asarray(task.trace) - jnp.sum(falls * (2 * learned - learned**2), axis=-1)
 
@@ -157,6 +160,7 @@ def time_to_reach(
 ) -> Float[Array, " D"]:
     r"""Return the (D,) time from `v_0` to `v` by eq. 21 for each component, in units of
     :math:`\tau`."""
+    # t = tau / (lambda^2 v*) (F(u) - F(u_0)) with u = v / v*.
     end = amplitudes(task)
     rate = task.eigenvalues**2 * end
     return (antiderivative(v / end) - antiderivative(v_0 / end)) / rate
@@ -181,10 +185,12 @@ def share(
         below = antiderivative(at(middle)) < target
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
+    # F diverges at both ends, where Newton's method from afar fails: bisection to the last digit.
     bounds = jnp.zeros_like(target), jnp.ones_like(target)
     low, _ = jax.lax.stop_gradient(jax.lax.fori_loop(0, BISECTIONS, halve, bounds))
     u = at(low)
     # Bisection has no derivatives; a Newton step at the root supplies them.
+    # F' = 1 / (u^2 (1 - u^3)). At u = 1 the share no longer moves.
     inside = jnp.abs(1 - u) > jnp.finfo(u.dtype).eps
     safe = jnp.where(inside, u, jnp.asarray(0.5, u.dtype))
     step = (antiderivative(safe) - target) * safe**2 * (1 - safe**3)
@@ -202,10 +208,12 @@ def carlson(
     """
 
     def double(_: Int[Array, ""], point: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        x, y, z = (jnp.sqrt(each) for each in point)
+        # R_F(x, y, z) = R_F((x + s)/4, (y + s)/4, (z + s)/4), s = sqrt(xy) + sqrt(xz) + sqrt(yz).
+        x, y, z = (jnp.sqrt(coordinate) for coordinate in point)
         shift = x * y + x * z + y * z
         return (point[0] + shift) / 4, (point[1] + shift) / 4, (point[2] + shift) / 4
 
+    # R_F(x, x, x) = x^{-1/2}.
     x, y, z = jax.lax.fori_loop(0, DOUBLINGS, double, (x, y, z))
     return 1 / jnp.sqrt((x + y + z) / 3)
 
@@ -217,6 +225,8 @@ def waits(init: Separate) -> Float[Array, "H D"]:
         jnp.broadcast_to(x, init.k[:, 0].shape)
         for x in (init.v[:, None], init.k[:, 0], init.q[:, 0])
     )
+    # tau v' = lambda^2 k q, and alike for k and q: differences between the squares are conserved,
+    # and with growing squares they diverge after the time int ds / (2 |v k q|) = R_F.
     squares = jnp.stack([v**2, k**2, q**2])
     onwards = carlson(*squares)
     # The smallest square takes as long to fall to zero as to rise again.
@@ -229,15 +239,16 @@ def starts(init: Model, D: int) -> Float[Array, " D"]:
     """Return the (D,) :math:`v_0` of eq. 21 for each component: the inverse of the shortest wait
     among the heads that have not yet learned a component, or 0 if no head is left."""
     assert isinstance(init, Separate)
-    each = waits(init)
-    free = jnp.ones(each.shape[0], bool)
-    found = []
+    of_heads = waits(init)
+    free = jnp.ones(of_heads.shape[0], bool)
+    v_0 = []
+    # Components in order of falling eigenvalue, which is the order in which they are learned.
     for d in range(D):
-        left = jnp.where(free, each[:, d], jnp.inf)
+        left = jnp.where(free, of_heads[:, d], jnp.inf)
         best = jnp.argmin(left)
-        found.append(1 / left[best])
+        v_0.append(1 / left[best])
         free = free.at[best].set(False)
-    return jnp.stack(found)
+    return jnp.stack(v_0)
 
 
 def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, " D"]:
@@ -248,6 +259,7 @@ def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, "
 
 def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """Return the shares from eq. 21 for each component on its own, with M_dd = v_d^3."""
+    # Without a free head a component is never learned; any start keeps its derivatives finite.
     v_0 = starts(init, task.D)
     started = v_0 > 0
     first = jnp.where(started, v_0, amplitudes(task) / 2)
@@ -266,6 +278,7 @@ def sigmoid(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, 
     assert isinstance(init, Merged)
     size = task.eigenvalues[0]
     root = jnp.sqrt(jnp.asarray(task.D, t.dtype))
+    # w_init = |w_2 + W_1 u| / 2 along u, the direction of E[y z] = sqrt(D) lambda u.
     along = jnp.trace(jnp.asarray(init.U), axis1=1, axis2=2) / root
     first = jnp.sum((init.v + along) ** 2) / 4
     end = root / (size * task.gain[0])
@@ -279,11 +292,11 @@ def _theory(
     name: str,
     title: str,
     assumes: str,
-    course: Course,
+    learned_shares: LearnedShares,
     inapplicable: Inapplicable,
 ) -> Theory:
     def formula(task: Regression, init: Model, time: Float[Array, ""]) -> dict[str, Array]:
-        shares = course(task, init, 2 * time)
+        shares = learned_shares(task, init, 2 * time)
         loss = loss_of(shares, task)
         return {"loss": loss, "learned": shares, "stage": stage(shares)}
 

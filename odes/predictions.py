@@ -74,15 +74,18 @@ def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
     """
     present, distinct, common = _masks(task)
     signs = np.zeros((task.K, task.M), np.int8)
+    # Theorem 2a.
     overlapping = (present & common.any(0)).any(1, keepdims=True)
     signs[distinct & overlapping] = 1
     tokens = np.flatnonzero(common.any(0))
     if len(tokens) == 1:
+        # Theorem 2b: a class with both tokens lowers z for all classes of its query.
         rows = np.asarray(task.query_index)
         pays = common[:, tokens[0]] & distinct.any(1)
         served = np.isin(rows, rows[pays]) & present[:, tokens[0]]
         signs[served, tokens[0]] = -1
     elif len(tokens) and is_symmetric(task):
+        # Corollary 2.
         signs[common] = -1
     return signs
 
@@ -110,6 +113,7 @@ def drift_at_start(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
         >>> bool((np.sign(drift) == signs)[signs != 0].all())
         True
     """
+    # z_ml' ~ sum_n pi(n) f_nl (f_nl f_n.h - h_l), summed over the classes of the query m.
     f, prior = directions(task), np.asarray(task.prior)
     h = prior @ f / task.M
     per_class = prior[:, None] * f * (f * (f @ h)[:, None] - h)
@@ -175,6 +179,7 @@ def relative_gain_error(
     dominant = _dominant(task, z[0])[:, None]
     gain = z - z[0]
     gain_dominant = np.take_along_axis(gain, dominant[None], axis=2)
+    # f_l0^2 / f_l^2 at the start and later, from probabilities and logits; classes cancel.
     weight = np.where(distinct, np.asarray(task.probs) * np.exp(_centred(task, z[0])), 1.0)
     start = (np.take_along_axis(weight, dominant, axis=1) / weight) ** 2
     actual = start * np.exp(2 * (gain_dominant - gain))
@@ -205,6 +210,7 @@ def sandwich(
     if B.shape != z.shape[:2]:
         raise ValueError(f"B: must have shape {z.shape[:2]} like z, got {B.shape}")
     dominant = _dominant(task, z[0])[:, None]
+    # f_l0(0)^2 B <= z_l0(t) - z_l0(0) <= B.
     c = np.asarray(task.probs) * np.exp(_centred(task, z[0]))
     f = c / np.linalg.norm(c, axis=1, keepdims=True)
     share = np.take_along_axis(f, dominant, axis=1)[:, 0] ** 2
@@ -265,6 +271,7 @@ def peak_time(times: Real[AnyArray, "..."], values: Real[AnyArray, "..."]) -> fl
     times, values = np.asarray(times, np.float64), np.asarray(values, np.float64)
     if times.ndim != 1 or values.shape != times.shape:
         raise ValueError(f"values: shape {values.shape}: must be that of times, {times.shape} (S,)")
+    # Logarithms of the times are needed, and NaN > 0 is False.
     inside = times > 0
     times, values = times[inside], values[inside]
     if (np.diff(times) <= 0).any():
@@ -297,7 +304,7 @@ def _recorded(task: SequenceClasses, z: AnyArray) -> np.ndarray:
 
 
 def _centred(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
-    """Return logits minus the largest one present in the class, so that exp cannot overflow."""
+    # Minus the largest logit of a token of the class, so that exp cannot overflow.
     present = np.asarray(task.probs) > 0
     return np.where(present, z - np.where(present, z, -np.inf).max(1, keepdims=True), 0)
 

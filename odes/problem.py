@@ -56,7 +56,7 @@ class Reduction(NamedTuple):
 
     Example:
         >>> theory = odes.theories(dynsim.Retrieval(length=32, d=16))["plain"]
-        >>> found = theory.solve(dynsim.Retrieval(length=32, d=16), dynsim.sgd(1.0), [0, 50])
+        >>> run = theory.solve(dynsim.Retrieval(length=32, d=16), dynsim.sgd(1.0), [0, 50])
     """
 
     start: Callable[[Any, Any, DType], PyTree]
@@ -115,14 +115,15 @@ def flow(
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
         raise ValueError(f"record = {PRECONDITIONED!r}: for {rule.name}, only training records it")
-    lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
-    if reduction is not None and lacking:
-        raise ValueError(
-            f"record = 'loss': {type(problem).__name__}.observables lacks it, and a reduction has "
-            "no weights for `population_loss`"
-        )
-    if reduction is not None and PARAMS in recording.provided:
-        raise ValueError(f"record = {PARAMS!r}: this theory does not solve for all weights")
+    if reduction is not None:
+        # "loss" falls back to `population_loss`, which takes all weights.
+        if {"loss"} & dict(recording.functions).keys() - problem.observables().keys():
+            raise ValueError(
+                f"record = 'loss': {type(problem).__name__}.observables lacks it, and a reduction "
+                "has no weights for `population_loss`"
+            )
+        if PARAMS in recording.provided:
+            raise ValueError(f"record = {PARAMS!r}: this theory does not solve for all weights")
     return run(
         _solve,
         *(problem, rule, times, key, init, dtype),
@@ -154,9 +155,11 @@ def _solve(
     reduction: Reduction | None,
 ) -> Trajectory:
     dtype: Any = times.dtype.name
+    # Starting weights are drawn in 32 bits, so this comes before the problem is converted.
     no_start = key is None and init is None
     parts: Any = None if no_start else started(problem, key, init, dtype)
     problem = problem_in(problem, dtype)
+    # diffrax differentiates with respect to arrays only if they pass through its `args`.
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if reduction is None:
         groups, start = check_groups(problem, rule, parts), parts.params
@@ -171,6 +174,7 @@ def _solve(
         if reduction is not None:
             return measured(problem, record, None, reduction.snapshot(problem, params))
         slope = population_of(problem, parts)
+        # The edge of stability is that of the step in progress, so its rate counts.
         scaled = lambda hessian: preconditioned(  # noqa: E731
             hessian, rule, rule.rate(jnp.floor(t)), None, params, groups
         )
@@ -178,9 +182,13 @@ def _solve(
         values, _ = sharpness.record_sharpness(record.provided, slope, scaled, params, begin)
         return {**measured(problem, record, parts.combine(params)), **values}
 
-    options: Any = {"flow": kind, "save": save, "tolerances": tolerances}
-    options["in_steps"] = PRECONDITIONED in record.provided
-    solved, last = flow_of_rule(gradient, numbers, rule, groups, start, times, **options)
+    solved, last = flow_of_rule(
+        *(gradient, numbers, rule, groups, start, times),
+        flow=kind,
+        save=save,
+        tolerances=tolerances,
+        in_steps=PRECONDITIONED in record.provided,
+    )
     if reduction is not None:
         return solved.trajectory(kind, last)
     params, fixed = parts.split(last)
@@ -197,7 +205,7 @@ def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
     return gradient
 
 
-def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajectory:
+def descent(problem: Problem, rule: UpdateRule, times: Times, **options: Any) -> Trajectory:
     """Descend `problem.population_loss` step by step in float64. Flows are the small-step limit.
 
     Args:

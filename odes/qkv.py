@@ -130,6 +130,7 @@ def _solve(
     layer, rule = training.problem, training.rule
     task, length = layer.classes, layer.length if finite else math.inf
     context = finite_length.contextual(length, times.dtype.name)
+    # Q = U_q W_Q, K = U W_K, A = U W_V^T; Y = A D^T, or A U^T where the decoder is tied.
     U = jnp.asarray(init.U)
     U_q, d = U[task.queries], init.width
     problem = Problem(task, U @ U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, U.dtype), context)
@@ -139,8 +140,8 @@ def _solve(
 
     def save(problem: Problem, factors: Factors, t: Array) -> dict[str, Array]:
         del t
-        made = embedded.from_heads(task, _heads(problem, factors, init.residual))
-        return measured(layer, record, made)
+        weights = embedded.from_heads(task, _heads(problem, factors, init.residual))
+        return measured(layer, record, weights)
 
     solved, final = flow_of_rule(
         functools.partial(gradient, residual=init.residual, frozen=tuple(layer.untrained)),
@@ -153,10 +154,10 @@ def _solve(
         save=save,
         tolerances=tolerances,
     )
-    made = _heads(problem, final, init.residual)
+    heads = _heads(problem, final, init.residual)
     A, D = final.Y if len(final.Y) == 2 else (None, None)
     Q, K = final.Z
-    params = Layer(made.Y, made.Z, Q, K, A, D)
+    params = Layer(heads.Y, heads.Z, Q, K, A, D)
     return solved.trajectory(named("factors", context is not None), params)
 
 
@@ -166,8 +167,18 @@ def gradient(
     r"""Return the gradient for the factors: minus the module's right-hand sides divided by
     :math:`\eta`, and 0 for frozen factors."""
     task, C, C_qq, scale, context = problem
-    G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual), context)
+
+    # The outputs of the heads add up.
+    def forward(heads: yz.YZ, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "K M"]:
+        return jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
+
+    def loss(heads: yz.YZ) -> Float[Array, ""]:
+        return finite_length.mean_loss(finite_length.by_counts(heads, task, forward), task, context)
+
+    grads = jax.grad(loss)(_heads(problem, factors, residual))
+    G_Y, G_Z = grads.Y, grads.Z
     Q, K = factors.Z
+    # C_qq G_Z K / sqrt(d) and C G_Z^T Q / sqrt(d), then C G_Y D and G_Y^T A, or C G_Y C if tied.
     dQ = scale * C_qq @ (G_Z @ K)
     dK = scale * C @ (jnp.swapaxes(G_Z, 1, 2) @ Q)
     names = ("W_V",)
@@ -178,6 +189,7 @@ def gradient(
     else:
         decoder = (C @ G_Y @ C,)
 
+    # With the weights behind it frozen, a factor stays where it is.
     def moving(names: tuple[str, ...], parts: tuple[Array, ...]) -> tuple[Array, ...]:
         pairs = zip(names, parts, strict=True)
         return tuple(jnp.zeros_like(part) if name in frozen else part for name, part in pairs)
@@ -196,22 +208,6 @@ def _heads(problem: Problem, factors: Factors, residual: bool) -> yz.YZ:
     return yz.YZ(A @ D.T, Z, residual)
 
 
-def _layer_gradient(
-    task: SequenceClasses, heads: yz.YZ, context: finite_length.Context
-) -> tuple[Array, Array]:
-    """Return the population loss's gradients G_Y (H, M, M) and G_Z (H, Q, M), with the outputs of
-    the heads added."""
-
-    def forward(heads: yz.YZ, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "K M"]:
-        return jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
-
-    def loss(heads: yz.YZ) -> Float[Array, ""]:
-        return finite_length.mean_loss(finite_length.by_counts(heads, task, forward), task, context)
-
-    grads = jax.grad(loss)(heads)
-    return grads.Y, grads.Z
-
-
 def _theory(finite: bool, inapplicable: Inapplicable = inapplicable) -> AnyTheory:
     assumes = "batch -> infinity, eta -> 0, U frozen (for Adam U = I), l2 normalisation by theory"
     solver = functools.partial(_solve, finite=finite)
@@ -219,8 +215,9 @@ def _theory(finite: bool, inapplicable: Inapplicable = inapplicable) -> AnyTheor
 
 
 FACTORS = _theory(finite=False)
+# The reasons of the finite-T version include those of an expansion in 1/T.
 _WITH_REASONS = of_finite_length(FACTORS, FACTORS.solve).inapplicable
-FINITE = of_finite_length(FACTORS, _theory(finite=True, inapplicable=_WITH_REASONS).solve)
+FACTORS_FINITE = of_finite_length(FACTORS, _theory(finite=True, inapplicable=_WITH_REASONS).solve)
 _FLOWS = (at(flow, "T -> infinity", length=math.inf) for flow in flows())
-THEORIES = (FINITE, FACTORS, *_FLOWS)
+THEORIES = (FACTORS_FINITE, FACTORS, *_FLOWS)
 """The theories, most exact first: `factors-finite-t`, `factors`, then flows of all weights."""

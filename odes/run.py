@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree, Real
+from jaxtyping import Array, PRNGKeyArray, PyTree, Real
 
 from dynsim import Problem, checks, numeric
 from dynsim.compiling import call_compiled
@@ -69,12 +69,14 @@ def run(
         raise ValueError("key = None: starting weights are random; pass a key, or `init`")
     check_times(times)
     if not random:
+        # Either of them would compile a second program with the same result.
         key = init = None
 
-    # Convert, within the precision of the program.
+    # Convert. `in_program` calls this function after it has set the precision, because JAX would
+    # cut 64-bit arrays to 32 bits before.
     traced, static = split(problem)
 
-    def arguments() -> tuple[Any, ...]:
+    def arguments() -> tuple[PyTree, ...]:
         return (
             eqx.combine(as_jax_arrays(traced), static),
             rule.astype(dtype).tabulated(times),
@@ -91,8 +93,8 @@ def run(
 
 def in_program(
     program: Callable[..., Result],
-    arguments: Callable[[], tuple[Any, ...]],
-    inputs: tuple[Any, ...],
+    arguments: Callable[[], tuple[PyTree, ...]],
+    inputs: tuple[PyTree, ...],
     dtype: DType,
     **options: Any,
 ) -> Result:
@@ -100,22 +102,28 @@ def in_program(
 
     `program` has to be the same function in each call to avoid recompilation. `arguments` makes its
     arguments in that precision; anything that is not an array is static, as are the options. The
-    user's `inputs` are searched for tracers.
+    user's `inputs` are searched for tracers, whose precision is already set.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(precision(dtype, inputs))
-        made = arguments()
-        if any(map(jnp.iscomplexobj, filter(eqx.is_array, jax.tree.leaves(made)))):
+        converted = arguments()
+        if any(map(jnp.iscomplexobj, filter(eqx.is_array, jax.tree.leaves(converted)))):
             # diffrax warns of complex arguments too, but only a complex state is a problem for it.
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
-        result = call_compiled(_compiled, program, *made, **options)
+        result = call_compiled(_compiled, program, *converted, **options)
     return to_host(result)
 
 
+# At module level, so that all calls share one cache: a `filter_jit` of each call would be empty.
 @eqx.filter_jit
-def _compiled(program: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+def _compiled(program: Callable[..., Result], *arguments: PyTree, **options: Any) -> Result:
     return program(*arguments, **options)
+
+
+def dtype_of(array: Array) -> DType:
+    """Return the precision of a program, from one of its arrays."""
+    return "float32" if array.dtype == jnp.float32 else "float64"
 
 
 def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
@@ -125,6 +133,7 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
         return
     array = numeric.as_numpy("times", times)
     try:
+        # Integers become floats; text and complex numbers raise.
         array = array.astype(np.float64, casting="same_kind")
     except TypeError:
         array = np.array(np.nan)

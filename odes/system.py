@@ -1,23 +1,21 @@
 """User-defined theories that are systems of ordinary differential equations for any state."""
 
-import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from dynsim import Trajectory
+from dynsim import Problem, Trajectory
 from dynsim.training.recording import Record
 from odes.general import computed, no_sgd, predicted, rows
 from odes.solver.integrate import Solver, StepTime, integrate, judge
 from odes.solver.posed import jumps
 from odes.solver.tolerances import Tolerances
-from odes.theory import AnyTheory, Inapplicable, Training, always
+from odes.theory import AnyTheory, Inapplicable, Training, describes_all
 
-VectorField = Callable[[Float[Array, ""], PyTree, Training], PyTree]
+SystemField = Callable[[Float[Array, ""], PyTree, Training], PyTree]
 """(t, state, training) -> derivative of the state with respect to t, in optimiser steps."""
 Start = Callable[[Training, PyTree], PyTree]
 """(training, starting weights) -> state before the first step."""
@@ -31,11 +29,11 @@ def system(
     name: str,
     title: str,
     assumes: str,
-    field: VectorField,
+    field: SystemField,
     start: Start,
     observe: Observe,
     *,
-    inapplicable: Inapplicable = always,
+    inapplicable: Inapplicable = describes_all,
     any_rule: bool = False,
     names: tuple[str, ...] = (),
     needs: tuple[str, ...] = ("key",),
@@ -96,113 +94,82 @@ def system(
         ...     lambda t, state, training: {"square": state},
         ... )
     """
-
     if discrete and (solver or tolerances):
         raise ValueError("discrete = True: a map has no solver and no tolerances")
+    refused = dict(refused or {})
 
     def why_not(training: Training) -> str | None:
         reason = None if any_rule else no_sgd(training.rule, momentum="none")
         return reason or inapplicable(training)
 
-    def at_start(problem: Any) -> Mapping[str, Array]:
-        # Make keys here, because importing must not touch a device.
+    def solve(
+        training: Training,
+        weights: PyTree,
+        times: Float[Array, " S"],
+        *,
+        record: Record,
+        tolerances: Tolerances | None = None,
+    ) -> Trajectory:
+        def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:
+            return rows(dict(observe(t, state, training)), record, refused)
+
+        initial = start(training, weights)
+        if any(map(jnp.iscomplexobj, jax.tree.leaves(initial))):
+            raise ValueError(f"theory {name!r}: start must return real numbers; use two for each")
+        initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), initial)
+        if tolerances is not None:
+            # The user's functions take a training, but diffrax passes on only its arrays.
+            numbers, rest = eqx.partition(training, eqx.is_array)
+
+            def of_numbers(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+                return lambda t, state, numbers: function(t, state, eqx.combine(numbers, rest))
+
+            solved = integrate(
+                of_numbers(field),
+                initial,
+                times,
+                numbers,
+                save=of_numbers(save),
+                timescale=StepTime(),
+                tolerances=tolerances,
+                jumps=jumps(training.rule),
+                solver=solver,
+                stop=None if stop is None else of_numbers(stop),
+            )
+            return solved.trajectory(name, solved.final)
+
+        # A map: add its change at every step.
+        def step(now: tuple[Array, PyTree, Array]) -> tuple[Array, PyTree, Array]:
+            t, state, valid = now
+            if stop is not None:
+                # Unlike a solver it goes on, but the run counts as invalid from here on.
+                valid &= ~stop(t, state, training)
+            return t + 1, jax.tree.map(jnp.add, state, field(t, state, training)), valid
+
+        def advance(
+            now: tuple[Array, PyTree, Array], t: Array
+        ) -> tuple[tuple[Array, PyTree, Array], tuple[dict[str, Array], Array]]:
+            # The number of steps is traced, hence a loop without reverse-mode derivatives.
+            _, state, valid = now = jax.lax.while_loop(lambda now: now[0] < t, step, now)
+            finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state)]
+            return now, (save(t, state, training), valid & jnp.all(jnp.stack(finite)))
+
+        begin = jnp.zeros((), times.dtype), initial, jnp.ones((), bool)
+        (_, final, _), (values, valid) = jax.lax.scan(advance, begin, times)
+        return Trajectory(times, values, final, *judge(times, valid), name)
+
+    def at_start(problem: Problem) -> Mapping[str, Array]:
+        # The key is made here, because importing must not touch a device.
         weights = problem.init(jax.random.key(0)) if "key" in needs else None
         training = Training(problem, None, 1, 1)
         return observe(jnp.zeros(()), start(training, weights), training)
 
     return computed(
-        name,
-        title,
-        assumes,
-        functools.partial(
-            _solved,
-            name=name,
-            field=field,
-            begin=start,
-            observe=observe,
-            stop=stop,
-            discrete=discrete,
-            solver=solver,
-            refused=dict(refused or {}),
-        ),
-        why_not,
+        *(name, title, assumes, solve, why_not),
         needs=(*needs, "batch", "steps"),
         adaptive=not discrete,
         tolerances=tolerances,
         variant=variant,
-        refused=dict(refused or {}),
+        refused=refused,
         predicts=predicted(names, at_start),
     )
-
-
-def _solved(
-    training: Training,
-    weights: PyTree,
-    times: Float[Array, " S"],
-    *,
-    name: str,
-    field: VectorField,
-    begin: Start,
-    observe: Observe,
-    stop: Stop | None,
-    discrete: bool,
-    solver: Solver | None,
-    refused: Mapping[str, str],
-    record: Record,
-    tolerances: Tolerances | None = None,
-) -> Trajectory:
-    numbers, rest = eqx.partition(training, eqx.is_array)
-
-    def told(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `function` to get the whole training, although diffrax passes only its arrays."""
-        return lambda t, state, numbers: function(t, state, eqx.combine(numbers, rest))
-
-    def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:
-        return rows(dict(observe(t, state, training)), record, refused)
-
-    initial = begin(training, weights)
-    if any(map(jnp.iscomplexobj, jax.tree.leaves(initial))):
-        raise ValueError(f"theory {name!r}: start must return real numbers; use two for each")
-    initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), initial)
-    if tolerances is None:
-        return _iterated(training, initial, times, name, field, save, stop)
-    solved = integrate(
-        told(field),
-        initial,
-        times,
-        numbers,
-        save=told(save),
-        timescale=StepTime(),
-        tolerances=tolerances,
-        jumps=jumps(training.rule),
-        solver=solver,
-        stop=None if stop is None else told(stop),
-    )
-    return solved.trajectory(name, solved.final)
-
-
-def _iterated(
-    training: Training,
-    initial: PyTree,
-    times: Float[Array, " S"],
-    name: str,
-    field: VectorField,
-    save: Callable[..., dict[str, Array]],
-    stop: Stop | None,
-) -> Trajectory:
-    """Add the change `field` at every step, and save the state at `times`."""
-
-    def step(now: tuple[Array, PyTree, Array]) -> tuple[Array, PyTree, Array]:
-        t, state, valid = now
-        if stop is not None:
-            valid &= ~stop(t, state, training)
-        return t + 1, jax.tree.map(jnp.add, state, field(t, state, training)), valid
-
-    def advance(now: tuple[Array, PyTree, Array], t: Array) -> tuple[Any, Any]:
-        _, state, valid = now = jax.lax.while_loop(lambda now: now[0] < t, step, now)
-        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state)]
-        return now, (save(t, state, training), valid & jnp.all(jnp.stack(finite)))
-
-    begin = jnp.zeros((), times.dtype), initial, jnp.ones((), bool)
-    (_, final, _), (values, valid) = jax.lax.scan(advance, begin, times)
-    return Trajectory(times, values, final, *judge(times, valid), name)

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, schedules
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 from dynsim.problem.checks import flow_table
 from dynsim.problem.memory import bytes_of
 from dynsim.problem.train import started
@@ -45,7 +45,7 @@ class Training(eqx.Module):
     batch: int | float = eqx.field(default=math.inf, static=True)
     steps: int | None = eqx.field(default=None, static=True)
 
-    def rate(self, t: Any) -> Any:
+    def rate(self, t: Real[Number, ""]) -> PyTree:
         """Return the flow's learning rate at time `t` in steps, by group if the rule has groups."""
         return self.rule.flow_rate(t)
 
@@ -54,17 +54,17 @@ Inapplicable = Callable[[Training], str | None]
 """Function that returns why a theory does not describe a training, or None if it does."""
 
 
-def always(training: Training) -> None:
+def describes_all(training: Training) -> None:
     """Return None: the theory describes every training."""
     del training
 
 
-def reason(inapplicable: Inapplicable, training: Training) -> str | None:
-    """Return `inapplicable(training)`, or None if that depends on traced numbers. A sweep checks
-    the numbers of each run before it compiles."""
+def reason_unless_traced(inapplicable: Inapplicable, training: Training) -> str | None:
+    """Return `inapplicable(training)`, or None if that depends on traced numbers."""
     try:
         return inapplicable(training)
     except checks.UNTRACEABLE:
+        # Nothing is missed: a sweep checks the numbers of each run before it traces them.
         return None
 
 
@@ -145,13 +145,15 @@ class Theory(Generic[Task, Rates]):
 
     def observables(self, problem: Task) -> Table:
         """Return what it can record for a problem."""
-        every = self.predicts is None
-        known = flow_table(problem, whole=self.at_once == 1 and every)
+        predicts_all = self.predicts is None
+        # The sharpness needs all weights, and as much memory as a few copies of them.
+        table = flow_table(problem, whole=self.at_once == 1 and predicts_all)
         if self.predicts is not None:
-            names = {name: known.functions.get(name, abs) for name in self.predicts(problem)}
-            known = dataclasses.replace(known, functions=names)
-        refused = {n: why for n, why in known.refused.items() if n not in known.functions}
-        return dataclasses.replace(known, refused={**refused, **self.refused})
+            # Names that the problem does not have come from the solver, and no function is called.
+            names = {name: table.functions.get(name, abs) for name in self.predicts(problem)}
+            table = dataclasses.replace(table, functions=names)
+        refused = {n: why for n, why in table.refused.items() if n not in table.functions}
+        return dataclasses.replace(table, refused={**refused, **self.refused})
 
     def bytes_per_run(
         self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
@@ -159,8 +161,10 @@ class Theory(Generic[Task, Rates]):
         """Estimate the memory of a solve that records at a number of `times`: that of its state,
         and of the rates of all steps."""
         problem, batch, steps = training.problem, training.batch, training.steps
-        changing = sum(not each.needs_no_table for each in training.rule.schedules.values())
-        rates = np.dtype(dtype).itemsize * changing * len(dataclasses.fields(schedules.Table))
+        # `run` tabulates each schedule that is not constant at every step.
+        of_rates = training.rule.schedules.values()
+        tabulated = sum(not schedule.needs_no_table for schedule in of_rates)
+        rates = np.dtype(dtype).itemsize * tabulated * len(dataclasses.fields(schedules.Table))
         rates *= steps or 0
         if self.memory is not None:
             return rates + self.memory(training, times, record)
@@ -199,19 +203,20 @@ class Theory(Generic[Task, Rates]):
         """
         del checkpoint, drawn
         problem, rule = training.problem, training.rule
-        given = {"key": key, "batch": training.batch, "steps": training.steps}
+        of_run = {"key": key, "batch": training.batch, "steps": training.steps}
         options: dict[str, Any] = {"record": record, "dtype": dtype}
         for name in self.needs:
             if name == "init":
                 start = started(problem, key, None, dtype)
                 options[name] = start.combine(start.params)
             else:
-                options[name] = given[name] if name in given else getattr(problem, name)
+                options[name] = of_run[name] if name in of_run else getattr(problem, name)
         if self.adaptive:
-            usual = self.tolerances or DEFAULT_TOLERANCES[dtype]
-            rtol = usual.rtol if rtol is None else rtol
+            default = self.tolerances or DEFAULT_TOLERANCES[dtype]
+            rtol = default.rtol if rtol is None else rtol
             # Keep the ratio of absolute to relative tolerance.
-            options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
+            atol = rtol * (default.atol / default.rtol)
+            options["tolerances"] = default._replace(rtol=rtol, atol=atol)
         return self.solve(problem, rule, times, **options)
 
     def why_not(
@@ -237,7 +242,7 @@ FINITE = "-finite-t"
 
 
 def named(name: str, finite: bool) -> str:
-    """Return the name of a theory for infinite or `finite` T."""
+    """Return the name of a theory at infinite or, if `finite`, at finite T."""
     return name + FINITE if finite else name
 
 
@@ -250,7 +255,7 @@ def of_finite_length(
         problem = training.problem
         if math.isinf(problem.length):
             return "length = inf: must be finite for finite-T theories; use their T = inf versions"
-        return refusal(problem.check_population) or theory.inapplicable(training)
+        return error_message(problem.check_population) or theory.inapplicable(training)
 
     return dataclasses.replace(
         theory,
@@ -262,7 +267,7 @@ def of_finite_length(
     )
 
 
-def refusal(check: Callable[..., object], *args: Any) -> str | None:
+def error_message(check: Callable[..., object], *args: Any) -> str | None:
     """Return the message of the `ValueError` that `check(*args)` raises, or None."""
     try:
         check(*args)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sweeps
-from odes.theory import FINITE, AnyTheory, Training, refusal
+from odes.theory import FINITE, AnyTheory, Training, error_message
 from sweeps.runner import labels
 from sweeps.systems import registry
 from sweeps.systems.base import System
@@ -166,7 +166,7 @@ def _describes(name: str, theory: str, run: sweeps.Experiment) -> bool:
     known = registry.system(name).theories
     if theory not in known:
         return hierarchy(name)[theory].inapplicable(Training(*run.built)) is None
-    return refusal(registry.check_run, known[theory], run) is None
+    return error_message(registry.check_run, known[theory], run) is None
 
 
 def observables(name: str) -> str:

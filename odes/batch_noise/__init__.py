@@ -51,11 +51,11 @@ from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Times
-from odes.batch_noise.noise import Asked, Noise, Reached, of_starts
-from odes.run import run
+from odes.batch_noise.noise import Noise, NoiseRecord, NoiseResult, of_starts
+from odes.run import dtype_of, run
 from odes.solver import linear_noise as solver
 from odes.solver.integrate import judge
-from odes.theory import AnyTheory, Theory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, error_message
 
 STD, ERROR = "_std", "_error"
 """Suffixes of the names of standard deviations, and of standard errors of estimates."""
@@ -71,9 +71,9 @@ STARTS = 32
 COVARIANCES, COVARIANCES_OF = 8, 4
 """The covariance is averaged over a quarter of the starts, or 8 if that is more, because it takes
 much longer than the mean."""
-LARGEST = 2000
+MAX_WEIGHTS = 2000
 """Largest number of weights for which `compare` and others use the theory by default."""
-MOST = 2**26
+MAX_GRADIENTS = 2**26
 """Largest total size of the gradients of all examples of a step, for rules that need them."""
 
 
@@ -158,7 +158,13 @@ def linear_noise(
     if draws:
         checks.integer("draws", draws, 2)
     if squares and isinstance(rule, solver.AVERAGE_SQUARES):
-        _check_size(problem, rule, examples)
+        size = size_of(problem)
+        if size * examples > MAX_GRADIENTS:
+            raise ValueError(
+                f"examples = {examples}: with {size} weights, {rule.name} takes at most "
+                f"{MAX_GRADIENTS // size}, because it needs the gradient of each example; or set "
+                "squares = False"
+            )
     return orders(
         *(problem, rule, times, batch, key, init, dtype),
         record=record,
@@ -185,9 +191,22 @@ def orders(
 ) -> tuple[Trajectory, ...]:
     """Return `linear_noise`, and with `draws` also its next order, from one program. `settings` are
     passed to `_solve` without checks."""
-    asked = asked_of(problem, record)
-    found = run(_solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings)
-    return tuple(_named(each, asked) for each in found)
+    noise_record = noise_record_of(problem, record)
+    settings["noise_record"] = noise_record
+    trajectories = run(_solve, problem, rule, times, key, init, dtype, batch, **settings)
+    if not noise_record.statistics:
+        return trajectories
+
+    def with_statistics(run: Trajectory) -> Trajectory:
+        by_suffix: Any = {STD: run.std, ERROR: run.mean_error, STD + ERROR: run.std_error}
+        means = {name: x for name, x in run.observables.items() if name not in noise_record.hidden}
+        statistics = {name: by_suffix[end][of] for name, (of, end) in noise_record.statistics}
+        # The covariance is that of the means, in their order, which the statistics change.
+        return dataclasses.replace(
+            run, observables=means | statistics, covariance=None, mean_error=None, std_error=None
+        )
+
+    return tuple(map(with_statistics, trajectories))
 
 
 def examples_of(batch: int | float) -> int:
@@ -202,23 +221,23 @@ def without_noise(problem: Problem, batch: int | float) -> str | None:
             return f"{type(problem).__name__}: has no method {method!r}, which this theory needs"
     if isinstance(batch, float) and math.isinf(batch):
         return "batch = inf: there is no batch noise; must be finite"
-    for name, each in vars(problem).items():
-        if isinstance(each, Data) and not each.replace:
+    for name, value in vars(problem).items():
+        if isinstance(value, Data) and not value.replace:
             return f"{name}.replace = False: must be True; the theory assumes independent examples"
     return None
 
 
-def _why_not_described(problem: Problem, rule: Any, batch: int | float) -> str | None:
-    """Return why the theory does not describe a training, or None."""
-    return without_noise(problem, batch) or refusal(solver.check_described, rule)
+def _why_not_described(problem: Problem, rule: Rule, batch: int | float) -> str | None:
+    return without_noise(problem, batch) or error_message(solver.check_described, rule)
 
 
 def _inapplicable(training: Training) -> str | None:
+    # Also for many weights the theory holds, but takes too long to be computed unasked.
     problem, rule = training.problem, training.rule
     reason = _why_not_described(problem, rule, training.batch)
-    if reason is None and (size := size_of(problem)) > LARGEST:
+    if reason is None and (size := size_of(problem)) > MAX_WEIGHTS:
         return (
-            f"the problem has {size} weights, more than {LARGEST}; theory 'sde' samples "
+            f"the problem has {size} weights, more than {MAX_WEIGHTS}; theory 'sde' samples "
             "paths of any size, and odes.linear_noise(problem, rule, ...) has no such limit"
         )
     return reason
@@ -226,81 +245,61 @@ def _inapplicable(training: Training) -> str | None:
 
 def size_of(problem: Problem) -> int:
     """Return the maximum number of trained weights. The problem's numbers may have axes."""
-    some = {
+
+    def is_real(annotation: Any) -> bool:
+        # `from __future__ import annotations` leaves strings.
+        if isinstance(annotation, str):
+            return re.match(r"(Annotated\[)?float\b", annotation) is not None
+        return {float} == {float, tuple, dict} & {*decoding.parts_of(annotation)}
+
+    # Of the numbers of many runs, one is enough for the shapes, and `init` expects no axes.
+    first = {
         field.name: np.ravel(value)[0]
         for field in dataclasses.fields(problem)
-        if _is_real(field.type) and np.ndim(value := getattr(problem, field.name))
+        if is_real(field.type) and np.ndim(value := getattr(problem, field.name))
     }
-    init = (dataclasses.replace(problem, **some) if some else problem).init
+    init = (dataclasses.replace(problem, **first) if first else problem).init
     start = jax.tree.leaves(eqx.filter_eval_shape(init, jax.random.key(0)))
-    weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
-    return sum(each.size for each in weights if jnp.issubdtype(each.dtype, jnp.inexact))
-
-
-def _is_real(annotation: Any) -> bool:
-    """Return whether a field is a real number. Its annotation may be a string."""
-    if isinstance(annotation, str):
-        return re.match(r"(Annotated\[)?float\b", annotation) is not None
-    return {float} == {float, tuple, dict} & {*decoding.parts_of(annotation)}
-
-
-def _check_size(problem: Problem, rule: Rule, examples: int) -> None:
-    if (size := size_of(problem)) * examples > MOST:
-        raise ValueError(
-            f"examples = {examples}: with {size} weights, {rule.name} takes at most {MOST // size},"
-            " because it needs the gradient of each example; or set squares = False"
-        )
-
-
-def _predicts(problem: Problem) -> tuple[str, ...]:
-    names = tuple(table_of(problem).functions)
-    return tuple(dict.fromkeys(name + end for end in ("", *STATISTICS) for name in names))
+    # Leaves without a shape, such as functions, are no weights.
+    weights = [leaf for leaf in start if isinstance(leaf, jax.ShapeDtypeStruct)]
+    return sum(leaf.size for leaf in weights if jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
 def table_of(problem: Problem) -> Table:
     """Return the observables of a flow and the loss of a batch."""
-    known = flow_table(problem)
-    refused = {name: why for name, why in known.refused.items() if name != BATCH_LOSS}
-    functions = {**known.functions, BATCH_LOSS: abs}
-    return dataclasses.replace(known, functions=functions, refused=refused)
+    table = flow_table(problem)
+    refused = {name: why for name, why in table.refused.items() if name != BATCH_LOSS}
+    # `Noise.seen` computes the loss of a batch itself, so that `abs` is never called.
+    functions = {**table.functions, BATCH_LOSS: abs}
+    return dataclasses.replace(table, functions=functions, refused=refused)
 
 
-def asked_of(problem: Problem, record: Record | None) -> Asked:
+def noise_record_of(problem: Problem, record: Record | None) -> NoiseRecord:
     """Return the recording, by default the problem's `RECORD` and the loss of a batch."""
     table = table_of(problem)
     if record is None:
         record = [*usual(problem, table.functions), BATCH_LOSS]
-    given: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
-    known = table.names()
-    of = {
-        each: next((end for end in STATISTICS if each.removesuffix(end) in known), "")
-        for each in given
-        if isinstance(each, str) and each not in known
+    requests: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
+    names = table.names()
+    # An observable may itself end in "_std", so that its own name comes first.
+    suffixes = {
+        name: next((end for end in STATISTICS if name.removesuffix(end) in names), "")
+        for name in requests
+        if isinstance(name, str) and name not in names
     }
-    statistics = {name: (name.removesuffix(end), end) for name, end in of.items() if end}
-    plain = [each for each in given if each not in statistics]
+    statistics = {name: (name.removesuffix(end), end) for name, end in suffixes.items() if end}
+    plain = [request for request in requests if request not in statistics]
+    # Statistics need the observable that they are of, even where it is not requested itself.
     hidden = [base for base, _ in statistics.values() if base not in plain]
-    found = table.resolve([*plain, *dict.fromkeys(hidden)])
-    functions = tuple(each for each in found.functions if each[0] != BATCH_LOSS)
-    whole = len(functions) < len(found.functions)
-    recording = found._replace(functions=functions)
-    return Asked(tuple(statistics.items()), tuple(hidden), recording, whole)
-
-
-def _named(found: Trajectory, asked: Asked) -> Trajectory:
-    """Return the trajectory with the requested statistics as observables."""
-    if not asked.statistics:
-        return found
-    known: Any = {STD: found.std, ERROR: found.mean_error, STD + ERROR: found.std_error}
-    shown = {name: x for name, x in found.observables.items() if name not in asked.hidden}
-    shown |= {name: known[end][base] for name, (base, end) in asked.statistics}
-    return dataclasses.replace(
-        found, observables=shown, covariance=None, mean_error=None, std_error=None
-    )
+    resolved = table.resolve([*plain, *dict.fromkeys(hidden)])
+    functions = tuple(named for named in resolved.functions if named[0] != BATCH_LOSS)
+    batch_loss = len(functions) < len(resolved.functions)
+    recording = resolved._replace(functions=functions)
+    return NoiseRecord(tuple(statistics.items()), tuple(hidden), recording, batch_loss)
 
 
 def _solve(
-    given: Problem,
+    problem: Problem,
     rule: Rule,
     key: PRNGKeyArray,
     init: PyTree,
@@ -313,71 +312,79 @@ def _solve(
     squares: bool,
     passes: int,
     draws: int,
-    asked: Asked,
+    noise_record: NoiseRecord,
 ) -> tuple[Trajectory, ...]:
-    dtype: Any = times.dtype.name
+    dtype = dtype_of(times)
     few = min(starts, max(COVARIANCES, starts // COVARIANCES_OF))
 
     def noise_of(key: PRNGKeyArray) -> Noise:
-        start = started(given, key, init, dtype)
-        return Noise(given, start, rule, jax.random.fold_in(key, EXAMPLES), batch, asked, examples)
+        start = started(problem, key, init, dtype)
+        # A key of their own, apart from that of the starting weights.
+        of_examples = jax.random.fold_in(key, EXAMPLES)
+        return Noise(problem, start, rule, of_examples, batch, noise_record, examples)
 
-    def reached(key: PRNGKeyArray) -> tuple[Reached, ...]:
-        return noise_of(key).reached(steps, squares, passes, draws)
+    def results(key: PRNGKeyArray) -> tuple[NoiseResult, ...]:
+        return noise_of(key).results(steps, squares, passes, draws)
 
-    def together(every: Reached, shift: Float[Array, "Q S P"]) -> Reached:
-        """Combine the results of all starts, whose means are now shifted by `shift`."""
-        means = jnp.concatenate([every.values, others + jnp.mean(shift, axis=0, keepdims=True)])
+    # Law of total variance over the starts r: Var O = E_r Var(O | r) + Var_r E(O | r). `of_each`
+    # are the results of the first few, `shift` the change of their means at this order, which
+    # stands for that of the other starts too.
+    def combine(of_each: NoiseResult, shift: Float[Array, "Q S P"]) -> NoiseResult:
+        means = jnp.concatenate([of_each.values, others + jnp.mean(shift, axis=0, keepdims=True)])
         # Estimated means scatter: those of estimated gradients like runs with as many examples.
-        of_mean = every.covariance * batch / examples
-        if has_population(given) or isinstance(given, FullBatch):
-            of_mean = jax.vmap(jax.vmap(jnp.diag))(every.errors.mean)
-        within = every.covariance - of_mean
+        of_mean = of_each.covariance * batch / examples
+        if has_population(problem) or isinstance(problem, FullBatch):
+            of_mean = jax.vmap(jax.vmap(jnp.diag))(of_each.errors.mean)
+        within = of_each.covariance - of_mean
         apart = means - jnp.mean(means, axis=0, keepdims=True)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
         errors = of_starts(means, jnp.diagonal(within, axis1=2, axis2=3))[1]
         # The shift of the mean is only that of a few.
         more = jnp.var(shift, axis=0, ddof=1) * (1 / few - 1 / starts)
-        return Reached(
+        return NoiseResult(
             jnp.mean(means, axis=0),
             jnp.mean(within, axis=0) + between,
             errors._replace(mean=errors.mean + more),
-            jnp.all(jnp.concatenate([every.valid, valid]), axis=0),
+            jnp.all(jnp.concatenate([of_each.valid, valid]), axis=0),
         )
 
     if starts == 1:
-        orders = reached(key)
+        orders = results(key)
     else:
         keys = jax.random.split(key, starts)
-        every = jax.vmap(reached)(keys[:few])
-        others, valid = every[0].values[:0], every[0].valid[:0]
+        # Tuples of orders, whose arrays have a leading axis of starts.
+        of_few = jax.vmap(results)(keys[:few])
+        others, valid = of_few[0].values[:0], of_few[0].valid[:0]
         if few < starts:
+            # In batches as large as the first one, so that memory does not grow with the starts.
             path = lambda key: noise_of(key).mean(steps, squares)  # noqa: E731
             others, valid = jax.lax.map(path, keys[few:], batch_size=few)
-        orders = tuple(together(each, each.values - every[0].values) for each in every)
+        orders = tuple(combine(order, order.values - of_few[0].values) for order in of_few)
     like = noise_of(key)
     _, unravel = ravel_pytree(like.seen(like.parts.params, jnp.int32(0))[0])
 
-    def trajectory(found: Reached) -> Trajectory:
-        status, first_bad = judge(times, found.valid)
+    def trajectory(result: NoiseResult) -> Trajectory:
+        status, first_bad = judge(times, result.valid)
         # Roots of zero have no derivative.
-        mean, variance = jax.lax.stop_gradient(found.errors)
-        total = jax.lax.stop_gradient(jnp.diagonal(found.covariance, axis1=1, axis2=2))
+        mean, variance = jax.lax.stop_gradient(result.errors)
+        total = jax.lax.stop_gradient(jnp.diagonal(result.covariance, axis1=1, axis2=2))
+        # d std = d var / (2 std), hence the squared error of std is that of var over 4 var.
         of_std = jnp.sqrt(variance / jnp.where(total > 0, 4 * total, jnp.inf))
-        values, *errors = map(jax.vmap(unravel), (found.values, jnp.sqrt(mean), of_std))
+        values, *errors = map(jax.vmap(unravel), (result.values, jnp.sqrt(mean), of_std))
         return Trajectory(
-            times, values, None, status, first_bad, THEORY.name, found.covariance, *errors
+            times, values, None, status, first_bad, THEORY.name, result.covariance, *errors
         )
 
     return tuple(map(trajectory, orders))
 
 
 def _memory(training: Training, times: int, record: tuple[Any, ...]) -> int:
-    """Return the bytes of the derivatives of each observable with respect to all weights, of the
-    states of a segment, and of the examples of a step with their losses."""
     del times
     problem, steps = training.problem, training.steps
+    # The derivatives of each observable with respect to all weights, and the states at the starts
+    # of segments and within one (`odes.solver.linear_noise.spread`).
     states = len(record) + 2 * math.isqrt(steps or 1)
+    # The examples of a step, with their losses and the derivatives of these.
     examples = bytes_of(problem, examples_of(training.batch), steps, trains=True)
     return states * bytes_of(problem, math.inf, steps) + COPIES * examples
 
@@ -389,7 +396,11 @@ THEORY: AnyTheory = Theory(
     functools.partial(linear_noise, starts=1),
     _inapplicable,
     needs=("key", "batch"),
-    predicts=_predicts,
+    predicts=lambda problem: tuple(
+        dict.fromkeys(
+            name + end for end in ("", *STATISTICS) for name in table_of(problem).functions
+        )
+    ),
     adaptive=False,
     variant=True,
     at_once=1,

@@ -49,11 +49,11 @@ from dynsim.problem.train import started
 from dynsim.schedules import Constant
 from dynsim.training.rule import UpdateRule
 from dynsim.training.rules import SGD
-from odes.batch_noise import asked_of
+from odes.batch_noise import noise_record_of
 from odes.batch_noise.noise import Noise
-from odes.batch_noise.paths import why_not_described
+from odes.batch_noise.paths import why_no_sde
 
-NODES = 32
+LEGENDRE_NODES = 32
 """Gauss-Legendre nodes between the minimum and the barrier."""
 BLOCKS = 16
 """Independent sets of examples, whose scatter is the error."""
@@ -124,13 +124,13 @@ def escape_error(
         ...     def loss(self, w, x):
         ...         return jnp.mean((w[0] ** 2 - 1) ** 2 / 4 + x * (w[0] + w[0] ** 2 / 4))
         >>> options = {"batch": 1, "key": jax.random.key(0), "order": 2}
-        >>> found = odes.escape_error(Well(), dynsim.sgd(0.1), -1.0, 0.0, **options)
-        >>> found.multiplicative, found.multiplicative_error
+        >>> escape = odes.escape_error(Well(), dynsim.sgd(0.1), -1.0, 0.0, **options)
+        >>> escape.multiplicative, escape.multiplicative_error
     """
     problem, rule = built(problem, rule)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
-    if reason := why_not_described(problem, rule, batch, order):
+    if reason := why_no_sde(problem, rule, batch, order):
         raise ValueError(reason)
     if isinstance(rule, SGD) and rule.has_inertia:
         raise ValueError(f"momentum = {rule.mu}: must be None; the estimate has no velocity")
@@ -142,21 +142,25 @@ def escape_error(
     checks.key("key", key)
     for name, value in (("start", start), ("barrier", barrier)):
         checks.real(name, value)
-    nodes, shares = np.polynomial.legendre.leggauss(NODES)
+    nodes, shares = np.polynomial.legendre.leggauss(LEGENDRE_NODES)
     half = (barrier - start) / 2
     at = (start + barrier) / 2 + half * nodes
     with precision("float64"):
-        parts, asked = started(problem, key, None, "float64"), asked_of(problem, None)
-        noise = Noise(problem, parts, rule, key, jnp.asarray(float(batch)), asked, examples)
-        flat, unravel = ravel_pytree(parts.params)
+        start_parts = started(problem, key, None, "float64")
+        noise = Noise(
+            *(problem, start_parts, rule, key, jnp.asarray(float(batch))),
+            *(noise_record_of(problem, None), examples),
+        )
+        flat, unravel = ravel_pytree(start_parts.params)
         if flat.size != 1:
             raise ValueError(f"the problem has {flat.size} weights: must have one")
 
         def moments(w: Float[Array, ""], k: Int[Array, ""]) -> tuple[Array, Array, Array]:
             """Return the gradient, and the variance and third cumulant of an example's gradient."""
             params = unravel(w[None])
-            each = jax.vmap(lambda g: ravel_pytree(g)[0][0])(noise.gradients(params, k))
-            centred = each - jnp.mean(each)
+            gradients = jax.vmap(lambda g: ravel_pytree(g)[0][0])(noise.gradients(params, k))
+            centred = gradients - jnp.mean(gradients)
+            # Decay has no noise: it is a part of the mean alone.
             mean = rule.decayed(noise.derive(params, k)[0], params)
             return (
                 ravel_pytree(mean)[0][0],
@@ -168,24 +172,26 @@ def escape_error(
             (slope, square, cube), (_, change, _) = jax.jvp(
                 lambda w: moments(w, k), (w,), (jnp.ones_like(w),)
             )
-            # With the cumulants of a batch, square / B and cube / B^2.
+            # 4 G^2 sigma' / sigma^3 = 2 G^2 (sigma^2)' / sigma^4 and 4 G^2 kappa / (3 eta sigma^6),
+            # with the cumulants of a batch, sigma^2 = square / B and kappa = cube / B^2.
             multiplicative = 2 * batch * slope**2 * change / square**2
             skewed = 4 * batch * slope**2 * cube / (3 * eta.peak * square**3)
             return slope, multiplicative, skewed
 
         grid = jax.vmap(jax.vmap(integrands, (0, None)), (None, 0))
-        slopes, *found = map(np.asarray, jax.jit(grid)(jnp.asarray(at), jnp.arange(BLOCKS)))
+        slopes, *parts = map(np.asarray, jax.jit(grid)(jnp.asarray(at), jnp.arange(BLOCKS)))
     climb = slopes.mean(axis=0) * np.sign(half)
     error = slopes.std(axis=0, ddof=1) / BLOCKS**0.5
+    # Beyond four standard errors, the loss falls.
     if (climb + 4 * error).min() < -FALLING * climb.max():
         raise ValueError(
             f"start = {start}, barrier = {barrier}: the loss must rise from one to the other; it "
             f"falls at {at[climb.argmin()]:.3g}"
         )
     # Each set of examples has its own integral.
-    multiplicative, skewed = (-half * each @ shares for each in found)
+    multiplicative, skewed = (-half * part @ shares for part in parts)
     if order == 1:
         multiplicative /= 4
-    means = (float(each.mean()) for each in (multiplicative, skewed))
-    errors = (float(each.std(ddof=1) / BLOCKS**0.5) for each in (multiplicative, skewed))
+    means = (float(part.mean()) for part in (multiplicative, skewed))
+    errors = (float(part.std(ddof=1) / BLOCKS**0.5) for part in (multiplicative, skewed))
     return EscapeError(*means, *errors)

@@ -1,7 +1,7 @@
 """Descent of a problem from some weights, and the noise that its batches add."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, DType
 from dynsim.problem.base import FullBatch, call_user, examples, narrowed
 from dynsim.problem.checks import (
     Parts,
@@ -24,17 +24,23 @@ from dynsim.problem.checks import (
 from dynsim.problem.train import highest_loss, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
+from odes.run import dtype_of
 from odes.solver import linear_noise as solver
 from odes.solver.linear_noise import Sampling
 
-BATCHES = 32
+NOISE_BATCHES = 32
 """Number of batches drawn in each step to estimate the covariance of their squared noise."""
 
 
-class Asked(NamedTuple):
-    """Hashable description of the recording: statistics requested as observables, each with the
-    observable that it is of and its suffix; names of observables of which only statistics are
-    returned; the problem's recording; and whether the loss of the next batch is recorded too."""
+class NoiseRecord(NamedTuple):
+    """Which observables to return, and which as standard deviations or errors (hashable).
+
+    Attributes:
+        statistics: requested statistics by name, each with its observable and its suffix.
+        hidden: observables of which only statistics are returned.
+        recording: the problem's recording.
+        batch_loss: whether the loss of the next batch is recorded too.
+    """
 
     statistics: tuple[tuple[str, tuple[str, str]], ...]
     hidden: tuple[str, ...]
@@ -42,7 +48,7 @@ class Asked(NamedTuple):
     batch_loss: bool
 
 
-class Reached(NamedTuple):
+class NoiseResult(NamedTuple):
     """Results from one start: (S, P) numbers, (S, P, P) their covariance, the (S, P) errors of both
     from the sample of examples, and validity."""
 
@@ -57,21 +63,22 @@ class Noise:
 
     def __init__(
         self,
-        given: Problem,
+        problem: Problem,
         parts: Parts,
         rule: Rule,
         key: PRNGKeyArray,
         batch: Float[Array, ""],
-        asked: Asked,
+        noise_record: NoiseRecord,
         examples: int,
     ) -> None:
-        self.dtype: Any = batch.dtype.name
-        self.problem = problem_in(given, self.dtype)
-        self.narrow = problem_in(given, "float32")
+        self.dtype: DType = dtype_of(batch)
+        self.problem = problem_in(problem, self.dtype)
+        # `draw` gets 32 bits in every precision, so that it draws the examples of training.
+        self.narrow = problem_in(problem, "float32")
         self.parts, self.rule, self.key, self.batch = parts, rule, key, batch
-        self.asked, self.examples = asked, examples
+        self.noise_record, self.examples = noise_record, examples
         self.fixed = self.problem.data if isinstance(self.problem, FullBatch) else None
-        self.population = population_of(self.problem, parts) if has_population(given) else None
+        self.population = population_of(self.problem, parts) if has_population(problem) else None
         if self.fixed is None:
             check_draw(self.narrow, key, examples)
         else:
@@ -79,49 +86,52 @@ class Noise:
         # Degrees of freedom: E - 1 for sampled examples, E for a whole population.
         self.free = self.examples - (self.fixed is None)
 
-    def drawn(self, key: PRNGKeyArray) -> PyTree:
+    def draw(self, key: PRNGKeyArray) -> PyTree:
         """Return the examples of a step."""
         if self.fixed is not None:
             return self.fixed
         with jax.enable_x64(False):
-            found = examples(self.narrow, key, self.examples)
-        return narrowed(found, self.dtype)
+            data = examples(self.narrow, key, self.examples)
+        return narrowed(data, self.dtype)
 
     def of_step(self, k: Int[Array, ""]) -> PyTree:
-        return self.drawn(jax.random.fold_in(self.key, k))
+        return self.draw(jax.random.fold_in(self.key, k))
 
     def loss(self, params: PyTree, example: PyTree) -> Float[Array, ""]:
         """Return the loss of a single example."""
         batch = jax.tree.map(lambda leaf: leaf[None], example)
-        found = call_user(self.problem, "loss", self.parts.combine(params), batch)
-        return check_loss(self.problem, "loss", found, self.dtype)
+        value = call_user(self.problem, "loss", self.parts.combine(params), batch)
+        return check_loss(self.problem, "loss", value, self.dtype)
 
     def losses(self, params: PyTree, data: PyTree) -> Float[Array, " E"]:
         return jax.vmap(lambda example: self.loss(params, example))(data)
 
-    def spread(self, each: Float[Array, "E *P"]) -> tuple[Float[Array, "*P"], Sampling]:
+    def spread(self, values: Float[Array, "E *P"]) -> tuple[Float[Array, "*P"], Sampling]:
         """Return the variance of the mean over a batch, from values of examples, and the errors of
         the mean over these examples and of the variance."""
-        variance, errors = solver.sampling(each, self.free)
+        variance, errors = solver.sampling(values, self.free)
         if self.fixed is not None:
+            # All examples there are: nothing is estimated.
             errors = jax.tree.map(jnp.zeros_like, errors)
         return variance / self.batch, Sampling(errors.mean, errors.variance / self.batch**2)
 
     def derive(self, params: PyTree, k: Int[Array, ""]) -> tuple[PyTree, Float[Array, " E"]]:
         """Return the mean gradient, and the losses of the examples of step k."""
         losses, pull = jax.vjp(functools.partial(self.losses, data=self.of_step(k)), params)
+        # With a population loss `pull` is not used, and compiled away.
         if self.population is not None:
             return self.population(params)[1], losses
         return pull(jnp.full_like(losses, 1 / self.examples))[0], losses
 
     def covariance(self, along: Float[Array, "P E"]) -> Float[Array, "P P"]:
         """Return a batch's covariance from derivatives of the examples' losses along P vectors."""
+        # lambda^T C lambda' = Cov_i(s_i, s_i') / B with s_i = lambda . grad loss_i.
         centred = along - jnp.mean(along, axis=1, keepdims=True)
         return centred @ centred.T / self.free / self.batch
 
     def variance(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
         """Return the variance of each entry of the gradient of a batch."""
-        return jax.tree.map(lambda each: self.spread(each)[0], self.gradients(params, k))
+        return jax.tree.map(lambda g: self.spread(g)[0], self.gradients(params, k))
 
     def gradients(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
         """Return the gradient of each example of step k."""
@@ -129,20 +139,21 @@ class Noise:
 
     def squares(self, params: PyTree, k: Int[Array, ""], along: PyTree) -> Float[Array, "P P"]:
         """Return the covariance along P vectors of a batch's squared noise, by sampling."""
-        found = self.squared(params, k, along)[0]
-        centred = found - jnp.mean(found, axis=0, keepdims=True)
-        return centred.T @ centred / (BATCHES - 1)
+        of_batches = self.squared(params, k, along)[0]
+        centred = of_batches - jnp.mean(of_batches, axis=0, keepdims=True)
+        return centred.T @ centred / (NOISE_BATCHES - 1)
 
     def squared(
         self, params: PyTree, k: Int[Array, ""], along: PyTree
     ) -> tuple[Float[Array, "N P"], Float[Array, "E P"]]:
         """Return the squared noise of N batches along P vectors, and the squares of E examples that
         have its mean."""
-        each = jax.vmap(lambda g: ravel_pytree(g)[0])(self.gradients(params, k))
+        gradients = jax.vmap(lambda g: ravel_pytree(g)[0])(self.gradients(params, k))
         push = jax.vmap(lambda mu: ravel_pytree(mu)[0])(along)
         key = jax.random.fold_in(jax.random.split(self.key)[0], k)
-        normal = jax.random.normal(key, (BATCHES, self.examples), each.dtype)
-        centred = each - jnp.mean(each, axis=0, keepdims=True)
+        normal = jax.random.normal(key, (NOISE_BATCHES, self.examples), gradients.dtype)
+        centred = gradients - jnp.mean(gradients, axis=0, keepdims=True)
+        # Normal noise xi of covariance C / B, as a random combination of the examples.
         noise = normal @ centred / jnp.sqrt(self.free * self.batch)
         return noise**2 @ push.T, centred**2 @ push.T / self.batch
 
@@ -158,13 +169,14 @@ class Noise:
             # The mean follows the variance of the gradient, which is estimated.
             batches, examples = self.squared(params, k, squared)
             of_mean += self.spread(examples)[1].mean
-            of_variance += solver.sampling(batches, BATCHES - 1)[1].variance
+            of_variance += solver.sampling(batches, NOISE_BATCHES - 1)[1].variance
         return Sampling(of_mean, of_variance)
 
     def sample(self, params: PyTree, key: PRNGKeyArray) -> PyTree:
         """Draw normal noise with the covariance of a batch gradient."""
-        drawn, normal = jax.random.split(key)
-        losses, pull = jax.vjp(functools.partial(self.losses, data=self.drawn(drawn)), params)
+        of_data, normal = jax.random.split(key)
+        losses, pull = jax.vjp(functools.partial(self.losses, data=self.draw(of_data)), params)
+        # The gradient of a random combination of the losses, whose mean covariance is C / B.
         xi = jax.random.normal(normal, losses.shape, losses.dtype)
         return pull((xi - jnp.mean(xi)) / jnp.sqrt(self.free * self.batch))[0]
 
@@ -174,13 +186,14 @@ class Noise:
         """Return the observables recorded after k steps; their variance from the next batch alone,
         with errors; and the loss that decides whether a run diverged."""
         population, losses = self.population, jnp.zeros(0)
-        if self.asked.batch_loss or population is None:
+        if self.noise_record.batch_loss or population is None:
             losses = self.losses(params, self.of_step(k))
         weights = self.parts.combine(params)
-        found = measured(self.problem, self.asked.recording, weights)
-        values = {name: jnp.asarray(each, self.dtype) for name, each in found.items()}
+        of_weights = measured(self.problem, self.noise_record.recording, weights)
+        values = {name: jnp.asarray(value, self.dtype) for name, value in of_weights.items()}
+        # Observables of the weights do not scatter with the next batch; its loss does.
         own, of_mean, of_variance = (jax.tree.map(jnp.zeros_like, values) for _ in range(3))
-        if self.asked.batch_loss:
+        if self.noise_record.batch_loss:
             values[BATCH_LOSS] = jnp.mean(losses)
             own[BATCH_LOSS], (of_mean[BATCH_LOSS], of_variance[BATCH_LOSS]) = self.spread(losses)
         loss = jnp.mean(losses) if population is None else population(params)[0]
@@ -190,7 +203,7 @@ class Noise:
         self, params: PyTree, k: Int[Array, ""]
     ) -> tuple[Array, tuple[Array, tuple[Array, Sampling]]]:
         values, (own, errors), loss = self.seen(params, k)
-        flat, (mean, variance) = ravel_pytree(own)[0], (ravel_pytree(each)[0] for each in errors)
+        flat, (mean, variance) = ravel_pytree(own)[0], (ravel_pytree(tree)[0] for tree in errors)
         return ravel_pytree(values)[0], (loss, (flat, Sampling(mean, variance)))
 
     def descent(self, squares: bool) -> solver.Descent:
@@ -217,39 +230,41 @@ class Noise:
         first = self.observe(self.parts.params, jnp.int32(0))[1][0]
         return jnp.isfinite(values).all(axis=1) & (loss <= highest_loss(jnp.abs(first)))
 
-    def reached(
+    def results(
         self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
-    ) -> tuple[Reached, ...]:
+    ) -> tuple[NoiseResult, ...]:
         """Return the results of descent with linear noise, and of the next order with `draws`."""
         descent, start = self.descent(squares), self.parts.params
-        some = np.unique(np.rint(np.linspace(0, len(steps) - 1, passes)).astype(int))
-        found = solver.spread(descent, start, tuple(steps[i] for i in some))
-        estimates, values = (found.covariance, found.errors), found.values
-        loss, (own, errors) = found.beside
-        if len(some) < len(steps):
+        at = np.unique(np.rint(np.linspace(0, len(steps) - 1, passes)).astype(int))
+        backward = solver.spread(descent, start, tuple(steps[i] for i in at))
+        estimates, values = (backward.covariance, backward.errors), backward.values
+        loss, (own, errors) = backward.aux
+        if len(at) < len(steps):
+            # Means at all times cost one forward pass; a covariance costs a backward pass each.
             values, (loss, (own, errors)) = solver.followed(descent, start, steps)
-            between = functools.partial(_between, np.log1p(np.asarray(steps)), some)
-            estimates = jax.tree.map(between, estimates)
+            # In between, linearly in log(1 + t).
+            x = np.log1p(np.asarray(steps))
+            right = np.clip(np.searchsorted(at, np.arange(len(x))), 1, len(at) - 1)
+            first, last = x[at[right - 1]], x[at[right]]
+
+            def interpolate(estimate: Float[Array, "s *P"]) -> Float[Array, "S *P"]:
+                share = jnp.asarray((x - first) / (last - first), estimate.dtype)
+                share = share.reshape(-1, *(1,) * (estimate.ndim - 1))
+                return (1 - share) * estimate[right - 1] + share * estimate[right]
+
+            estimates = jax.tree.map(interpolate, estimates)
+        # The next batch is independent of the weights: its variance is added.
         own = jax.vmap(jnp.diag)(own), errors
         covariance, errors = jax.tree.map(jnp.add, estimates, own)
-        linear = Reached(values, covariance, errors, self.valid(values, loss))
+        linear = NoiseResult(values, covariance, errors, self.valid(values, loss))
         if not draws:
             return (linear,)
-        drawn = jax.random.split(self.key)[1]
-        added = solver.drift(descent, self.sample, start, steps, drawn, draws, True)
+        key = jax.random.split(self.key)[1]
+        added = solver.drift(descent, self.sample, start, steps, key, draws, True)
         values, covariance = values + added.drift, covariance + added.covariance
         errors = jax.tree.map(jnp.add, errors, added.errors)
         valid = jnp.isfinite(values).all(axis=1) & linear.valid
-        return linear, Reached(values, covariance, errors, valid)
-
-
-def _between(at: np.ndarray, some: np.ndarray, known: Float[Array, "s *P"]) -> Float[Array, "S *P"]:
-    """Interpolate linearly in `at` between the values `known` at the indices `some`."""
-    right = np.clip(np.searchsorted(some, np.arange(len(at))), 1, len(some) - 1)
-    first, last = at[some[right - 1]], at[some[right]]
-    share = jnp.asarray((at - first) / (last - first), known.dtype)
-    share = share.reshape(-1, *(1,) * (known.ndim - 1))
-    return (1 - share) * known[right - 1] + share * known[right]
+        return linear, NoiseResult(values, covariance, errors, valid)
 
 
 def of_starts(
@@ -263,12 +278,15 @@ def of_starts(
     starts may be too similar.
     """
     number, few = len(means), len(variances)
+    # Var = sum_r (O_r - mean)^2 / (R - 1) + mean_q Var_q, as a mean of numbers with one start each.
     apart = (means - means.mean(0, keepdims=True)) ** 2 * (number / (number - 1))
     of_means = apart - apart.mean(0, keepdims=True)
     own = variances - variances.mean(0, keepdims=True)
     both = of_means[:few] + own * (number / few)
+    # A variance counts R/Q times as much in the mean over Q as a mean does in that over R.
     jackknife = (both**2).sum(0) + (of_means[few:] ** 2).sum(0)
     between, within = apart.mean(0), variances.mean(0)
+    # For normal means, the squared error of their variance is 2 Var^2 / (R - 1).
     normal = (own**2).sum(0) / (few * (few - 1)) + 2 * between**2 / (number - 1)
     error = (jackknife / (number * (number - 1))).clip(normal)
     return between + within, Sampling(between / number, error)

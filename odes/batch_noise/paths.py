@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,13 +69,13 @@ from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD
 from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Static, Times
-from odes.batch_noise import asked_of, table_of, without_noise
-from odes.batch_noise.noise import Asked, Noise
-from odes.run import run
-from odes.solver.flows import checked_flow, decayed, posed_flow
+from odes.batch_noise import noise_record_of, table_of, without_noise
+from odes.batch_noise.noise import Noise, NoiseRecord
+from odes.run import dtype_of, run
+from odes.solver.flows import checked_flow, decayed, pose_flow
 from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import GroupedRule
-from odes.theory import AnyTheory, Theory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, error_message
 
 BEFORE = -1.0
 """Time of the examples for the starting velocity, which are not those of the first step."""
@@ -146,14 +146,14 @@ def sde(
 
     Example:
         >>> rule, key = dynsim.sgd(0.05, momentum=0.9), jax.random.key(0)
-        >>> found = odes.sde(DeepLinear(), rule, [5, 10], batch=32, key=key, paths=16)
-        >>> loss = found.across_runs()["loss"]
+        >>> runs = odes.sde(DeepLinear(), rule, [5, 10], batch=32, key=key, paths=16)
+        >>> loss = runs.across_runs()["loss"]
         >>> loss.mean, loss.std, loss.std_error
     """
     problem, rule = built(problem, rule, dtype)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
-    if reason := why_not_described(problem, rule, batch, order):
+    if reason := why_no_sde(problem, rule, batch, order):
         raise ValueError(reason)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
@@ -170,9 +170,9 @@ def sde(
         raise ValueError(
             f"examples = {examples}: must be > batch = {batch} without a population_loss"
         )
-    asked = asked_of(problem, record)
-    if asked.statistics:
-        name = asked.statistics[0][0]
+    noise_record = noise_record_of(problem, record)
+    if noise_record.statistics:
+        name = noise_record.statistics[0][0]
         raise ValueError(f"record = {name!r}: one path has none; use `across_runs`")
     return run(
         _solve,
@@ -182,11 +182,11 @@ def sde(
         order=order,
         substeps=substeps,
         examples=examples,
-        asked=asked,
+        noise_record=noise_record,
     )
 
 
-def why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
+def why_no_sde(problem: Problem, rule: Rule, batch: int | float, order: int) -> str | None:
     """Return why the theory does not describe a training, or None."""
     if reason := without_noise(problem, batch):
         return reason
@@ -196,7 +196,7 @@ def why_not_described(problem: Problem, rule: Any, batch: int | float, order: in
         return "nesterov = True: the second-order equation describes heavy-ball momentum only"
     if order == 2 and rule.has_inertia and rule.decoupled and rule.decay is not None:
         return "decoupled = True: the second-order equation with momentum has coupled decay"
-    return refusal(checked_flow, rule, _flow(rule, order))
+    return error_message(checked_flow, rule, _flow(rule, order))
 
 
 def _flow(rule: SGD, order: int) -> str:
@@ -205,10 +205,9 @@ def _flow(rule: SGD, order: int) -> str:
     return "matched" if rule.has_inertia else "plain"
 
 
-class Drawn(NamedTuple):
+class GradientInputs(NamedTuple):
     """Inputs of the gradient of a step: its time, `BEFORE` for the start; examples, None if the
-    drift needs none; and weights (E,) of their losses in the noise, None for the drift.
-    """
+    drift needs none; and weights (E,) of their losses in the noise, None for the drift."""
 
     t: Float[Array, ""] | float
     data: PyTree
@@ -225,7 +224,7 @@ class Path:
         self.noises = noise.examples * (2 if order == 2 and not rule.has_inertia else 1)
         groups = check_groups(noise.problem, rule, noise.parts)
         self.driven = GroupedRule(rule, groups)
-        self.posed = posed_flow(
+        self.posed = pose_flow(
             self.gradient,
             self.drift_of(BEFORE),
             self.driven,
@@ -233,30 +232,33 @@ class Path:
             _flow(rule, order),
         )
 
-    def mean(self, drawn: Drawn, params: PyTree) -> PyTree:
+    def mean(self, inputs: GradientInputs, params: PyTree) -> PyTree:
         """Return the mean gradient."""
         if self.noise.population is not None:
             return self.noise.population(params)[1]
+        # Without a population loss, the mean of the examples of the step.
         even = jnp.full(self.noise.examples, 1 / self.noise.examples, self.noise.dtype)
-        return self.weighted(drawn._replace(weights=even), params)
+        return self.weighted(inputs._replace(weights=even), params)
 
-    def weighted(self, drawn: Drawn, params: PyTree) -> PyTree:
+    def weighted(self, inputs: GradientInputs, params: PyTree) -> PyTree:
         """Return the gradient of the weighted sum of the examples' losses."""
-        losses = functools.partial(self.noise.losses, data=drawn.data)
-        return jax.vjp(losses, params)[1](drawn.weights)[0]
+        losses = functools.partial(self.noise.losses, data=inputs.data)
+        return jax.vjp(losses, params)[1](inputs.weights)[0]
 
-    def gradient(self, drawn: Drawn, params: PyTree) -> PyTree:
+    def gradient(self, inputs: GradientInputs, params: PyTree) -> PyTree:
         """Return the gradient with its noise, which is linear in the weights of the examples."""
-        mean = self.mean(drawn, params)
-        if drawn.weights is None:
+        mean = self.mean(inputs, params)
+        if inputs.weights is None:
             return mean
-        kick = self.weighted(drawn, params)
+        kick = self.weighted(inputs, params)
         if self.order == 2 and self.rule.has_inertia:
-            step = lambda g: self.driven.descend(g, drawn.t)  # noqa: E731
-            force = functools.partial(decayed(self.mean, self.driven), drawn)
-            noise = functools.partial(self.weighted, drawn)
-            slowed, along = jax.jvp(force, (params,), (step(kick),))
-            across = jax.jvp(noise, (params,), (step(slowed),))[1]
+            step = lambda g: self.driven.descend(g, inputs.t)  # noqa: E731
+            force = functools.partial(decayed(self.mean, self.driven), inputs)
+            noise = functools.partial(self.weighted, inputs)
+            # N + eta / (4 (1 + mu)) (H N - N' G). A step is minus eta times its direction, which
+            # turns the signs around: `along` is -eta H N, `across` is -eta N' G.
+            pull, along = jax.jvp(force, (params,), (step(kick),))
+            across = jax.jvp(noise, (params,), (step(pull),))[1]
             change = 4 * (1 + self.rule.mu)
             kick = jax.tree.map(lambda n, a, b: n + (b - a) / change, kick, along, across)
         return jax.tree.map(jnp.add, mean, kick)
@@ -277,8 +279,8 @@ class Path:
         """Return the examples of the step at time `t`."""
         return self.noise.of_step(jnp.floor(t).astype(jnp.int32))
 
-    def drift_of(self, t: Float[Array, ""] | float) -> Drawn:
-        return Drawn(t, self.examples(t) if self.noise.population is None else None, None)
+    def drift_of(self, t: Float[Array, ""] | float) -> GradientInputs:
+        return GradientInputs(t, self.examples(t) if self.noise.population is None else None, None)
 
     def drift(self, t: Float[Array, ""], state: PyTree) -> PyTree:
         return self.posed.field(t, state, (self.drift_of(t), self.driven))
@@ -288,17 +290,21 @@ class Path:
         data = self.examples(t)
 
         def moved(weights: Float[Array, " E"]) -> PyTree:
-            return self.posed.field(t, state, (Drawn(t, data, weights), self.driven))
+            return self.posed.field(t, state, (GradientInputs(t, data, weights), self.driven))
 
+        # The mean gradient of the examples has a part of the noise already, of variance C / E.
         increments = dW.reshape(-1, self.noise.examples)
         weights = self.weights(increments, 1 / self.noise.batch - self.of_mean)
+        # The field is linear in the weights of the examples: its derivative is the noise, and the
+        # drift drops out.
         kick = jax.jvp(moved, (jnp.zeros_like(weights[0]),), (weights[0],))[1]
         if len(weights) == 1:
             return kick
         # With the same kick, the third moment of k + D^2 G[k, k] would not vanish.
         (params,), (kick,) = state, kick
-        other = self.driven.descend(self.weighted(Drawn(t, data, weights[1]), params), t)
+        other = self.driven.descend(self.weighted(GradientInputs(t, data, weights[1]), params), t)
 
+        # p += eta / 4 D^2 G[k, k], with k independent of the noise of the step.
         def slope(params: PyTree) -> PyTree:
             return jax.jvp(functools.partial(self.mean, self.drift_of(t)), (params,), (other,))[1]
 
@@ -311,12 +317,13 @@ class Path:
         if self.order == 1 or not self.rule.has_inertia:
             return state
         mu, (params, velocity) = self.rule.mu, state
-        # The mean velocity is the mean gradient divided by 1 + mu.
+        # Noise of covariance C / B (3 + mu) / (1 + mu)^3 around the mean velocity. That is the mean
+        # gradient divided by 1 + mu, and has the noise of its own examples.
         variance = (3 + mu) / (1 + mu) ** 3 / self.noise.batch - self.of_mean / (1 + mu) ** 2
         normal = jax.random.normal(key, (self.noise.examples,), self.noise.dtype)
         data = self.examples(BEFORE)
         kick = self.weighted(
-            Drawn(BEFORE, data, self.weights(normal, jnp.asarray(variance))), params
+            GradientInputs(BEFORE, data, self.weights(normal, jnp.asarray(variance))), params
         )
         return params, jax.tree.map(jnp.add, velocity, kick)
 
@@ -325,6 +332,7 @@ class Path:
         k = jnp.floor(t).astype(jnp.int32)
         values, (own, _), loss = self.noise.seen(state[0], k)
         if BATCH_LOSS in own:
+            # `loss` may be a mean over examples, which has its part of the scatter already.
             left = 1 - self.noise.batch * self.of_mean
             normal = jax.random.normal(jax.random.fold_in(key, k), (), loss.dtype)
             values[BATCH_LOSS] = loss + jnp.sqrt(own[BATCH_LOSS] * left) * normal
@@ -332,7 +340,7 @@ class Path:
 
 
 def _solve(
-    given: Problem,
+    problem: Problem,
     rule: Rule,
     key: PRNGKeyArray,
     init: PyTree,
@@ -344,14 +352,14 @@ def _solve(
     order: int,
     substeps: int,
     examples: int,
-    asked: Asked,
+    noise_record: NoiseRecord,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
+    dtype = dtype_of(times)
 
     def one(key: PRNGKeyArray) -> Trajectory:
-        parts = started(given, key, init, dtype)
-        drawn, brownian, begin, recorded = jax.random.split(jax.random.fold_in(key, EXAMPLES), 4)
-        path = Path(Noise(given, parts, rule, drawn, batch, asked, examples), order)
+        parts = started(problem, key, init, dtype)
+        of_data, brownian, begin, recorded = jax.random.split(jax.random.fold_in(key, EXAMPLES), 4)
+        path = Path(Noise(problem, parts, rule, of_data, batch, noise_record, examples), order)
         shift = path.posed.shift
 
         # The first steps lead from time 0, where the state after 0 steps is read, to `shift`.
@@ -368,6 +376,7 @@ def _solve(
             noises=path.noises,
             save=functools.partial(path.save, recorded),
         )
+        # A run has diverged where its loss is far above the first one.
         first = jnp.abs(path.noise.seen(parts.params, jnp.int32(0))[2])
         finite = [jnp.isfinite(x).reshape(len(steps), -1).all(axis=1) for x in values.values()]
         valid = jnp.stack([*finite, loss <= highest_loss(first)]).all(axis=0)
@@ -383,7 +392,7 @@ def _solve(
 
 def _theory(name: str, title: str, assumes: str, order: int) -> AnyTheory:
     def inapplicable(training: Training) -> str | None:
-        return why_not_described(training.problem, training.rule, training.batch, order)
+        return why_no_sde(training.problem, training.rule, training.batch, order)
 
     return Theory(
         name,

@@ -23,7 +23,6 @@ fourth-order Runge-Kutta steps are followed by one back to the edge, see `odes.c
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,7 +32,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.base import built
-from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
+from dynsim.problem.checks import check_groups, flow_table, measured, usual
 from dynsim.problem.sharpness import EDGE
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording
@@ -42,19 +41,19 @@ from dynsim.training.rules import SGD, RMSProp, why_not_known
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
 from odes.problem import gradient_of
-from odes.run import run
-from odes.solver.flows import decayed, posed_flow
+from odes.run import dtype_of, run
+from odes.solver.flows import decayed, pose_flow
 from odes.solver.integrate import judge
-from odes.solver.posed import Gradient, GroupedRule
-from odes.theory import AnyTheory, Theory, Training, refusal
+from odes.solver.posed import GroupedRule
+from odes.theory import AnyTheory, Theory, Training, error_message
 
-MOST = 4
+MAX_FOLLOWED = 4
 """Largest number of eigenvalues that can be followed at the edge."""
-LATE = 0.5 / STEPS
+LAST_RATES = 0.5 / STEPS
 """Time before the end of a step at which its last rates are evaluated."""
-NEAR = 0.01
+EDGE_WIDTH = 0.01
 """Distance from the edge within which an eigenvalue counts as being at it."""
-OWN = ("averaged_loss", "preconditioned_sharpness", "oscillation", "at_edge")
+OWN_OBSERVABLES = ("averaged_loss", "preconditioned_sharpness", "oscillation", "at_edge")
 """Observables of a central flow besides those of its weights."""
 
 
@@ -67,7 +66,7 @@ def central_flow(
     init: PyTree = None,
     record: Record | None = None,
     dtype: DType = "float64",
-    follow: int = MOST,
+    follow: int = MAX_FOLLOWED,
 ) -> Trajectory:
     """Integrate the central flow of gradient descent or RMSProp down `problem.population_loss`.
 
@@ -112,14 +111,18 @@ def central_flow(
     if not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
-    if reason := why_not_described(rule):
+    if reason := why_no_central_flow(rule):
         raise ValueError(reason)
-    checks.integer("follow", follow, 1, MOST)
-    options: dict[str, Any] = {"record": _recorded(problem, record), "follow": follow}
+    checks.integer("follow", follow, 1, MAX_FOLLOWED)
+    table = flow_table(problem)
+    table = dataclasses.replace(table, provided=(*table.provided, *OWN_OBSERVABLES))
+    if record is None:
+        record = [*usual(problem, table.functions), *OWN_OBSERVABLES]
+    options = {"record": table.resolve(record), "follow": follow}
     return run(_solve, problem, rule, times, key, init, dtype, **options)
 
 
-def why_not_described(rule: Any) -> str | None:
+def why_no_central_flow(rule: Rule) -> str | None:
     """Return why there is no central flow of a rule, or None."""
     if reason := why_not_known(rule):
         return reason
@@ -134,7 +137,7 @@ def why_not_described(rule: Any) -> str | None:
 
 
 def _inapplicable(training: Training) -> str | None:
-    return why_not_described(training.rule) or refusal(training.problem.check_population)
+    return why_no_central_flow(training.rule) or error_message(training.problem.check_population)
 
 
 THEORY: AnyTheory = Theory(
@@ -145,30 +148,28 @@ THEORY: AnyTheory = Theory(
     _inapplicable,
     variant=True,
     needs=("key",),
-    predicts=lambda problem: (*flow_table(problem).functions, *OWN),
+    predicts=lambda problem: (*flow_table(problem).functions, *OWN_OBSERVABLES),
     adaptive=False,
 )
 """The theory of every problem with a population loss."""
 
 
-def _recorded(problem: Problem, record: Record | None) -> Recording:
-    table = flow_table(problem)
-    table = dataclasses.replace(table, provided=(*table.provided, *OWN))
-    return table.resolve([*usual(problem, table.functions), *OWN] if record is None else record)
-
-
+# `while_loop` has no reverse-mode derivative, and raises one of JAX's own errors. This identity
+# raises an error of ours, in both modes.
 @eqx.filter_custom_jvp
 def _without_derivatives(tree: PyTree) -> PyTree:
-    """Return a pytree through which no derivatives can be taken."""
     return tree
 
 
 @_without_derivatives.def_jvp
-def _refuse(primals: Any, tangents: Any) -> Any:
+def _raise(primals: PyTree, tangents: PyTree) -> PyTree:
     raise ValueError(
         "central_flow: has no derivatives; use odes.flow below the edge of stability, or "
         "differentiate dynsim.train"
     )
+
+
+Carry = tuple[Float[Array, ""], Moved, Moved, Float[Array, ""], Float[Array, " m"]]
 
 
 def _solve(
@@ -181,7 +182,7 @@ def _solve(
     record: Recording,
     follow: int,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
+    dtype = dtype_of(times)
     parts, problem = started(problem, key, init, dtype), problem_in(problem, dtype)
     arrays, others = eqx.partition((problem, parts, rule, times), eqx.is_inexact_array)
     problem, parts, rule, times = eqx.combine(_without_derivatives(arrays), others)
@@ -191,70 +192,67 @@ def _solve(
     rule = dataclasses.replace(rule, decoupled=False)
     driven = GroupedRule(rule, check_groups(problem, rule, parts))
     flow = "plain" if isinstance(rule, SGD) else "rmsprop"
-    posed = posed_flow(gradient, numbers, driven, parts.params, flow)
+    posed = pose_flow(gradient, numbers, driven, parts.params, flow)
     size = sum(leaf.size for leaf in jax.tree.leaves(parts.params))
     edge = Edge(posed, decayed(gradient, driven), driven, min(follow, size))
-    # One more turn measures the eigenvalues at the recorded time.
-    measured = {"preconditioned_sharpness", "at_edge"} & {*record.provided}
+    # Eigenvalues are a result of a step, before they are constrained. One more turn, of no time,
+    # measures them at the recorded time.
+    spectral = {"preconditioned_sharpness", "at_edge"} & {*record.provided}
 
-    def record_at(carry: Any, time: Array) -> Any:
+    # The flow takes whole optimiser steps, in each of which the constraint
+    #     0 <= Sigma,  H <= 2 P,  <Sigma, 2 P - H> = 0
+    # is solved once (`Edge.advanced`). The carry has the number of turns, the flow after whole
+    # steps, the flow at the recorded time, the time at which it lost the edge, and the eigenvalues.
+    def record_at(carry: Carry, time: Array) -> tuple[Carry, tuple[dict[str, Array], Array]]:
         until = jnp.floor(time)
         last = until + (time > until)
 
-        def advance(carry: Any) -> Any:
-            count, moved, seen, bad, _ = carry
+        # Turns before `until` are whole steps. One part of a step follows if the time is not whole.
+        # Turns from `last` on measure. The body is the same for all three, so it is compiled once.
+        def advance(carry: Carry) -> Carry:
+            count, moved, at_time, lost, _ = carry
             whole, past = count < until, count >= last
             dt = jnp.where(whole, 1, time - until) * ~past
-            before = jax.tree.map(lambda new, old: jnp.where(past, new, old), seen, moved)
-            new, values = edge.advanced(before, jnp.where(past, time - LATE, count), dt, bad < inf)
-            # Recording between steps does not change later steps.
+            before = jax.tree.map(lambda new, old: jnp.where(past, new, old), at_time, moved)
+            t = jnp.where(past, time - LAST_RATES, count)
+            new, values = edge.advanced(before, t, dt, lost < inf)
+            # A recording between steps leaves no trace in later steps.
             moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), new, moved)
-            seen = jax.tree.map(lambda new, old: jnp.where(past, old, new), new, seen)
+            at_time = jax.tree.map(lambda new, old: jnp.where(past, old, new), new, at_time)
             end = jnp.where(new.failed & ~past, count + dt, inf)
-            return count + 1, moved, seen, jnp.minimum(bad, end), values
+            return count + 1, moved, at_time, jnp.minimum(lost, end), values
 
-        turns = last + bool(measured)
-        _, moved, seen, bad, values = jax.lax.while_loop(
+        turns = last + bool(spectral)
+        _, moved, at_time, lost, values = jax.lax.while_loop(
             lambda carry: carry[0] < turns, advance, carry
         )
-        sums = jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(seen.state)])
-        row = _observed(problem, parts, gradient, record, edge, seen, time - LATE)
-        near = jnp.sum(values[: edge.followed] > EDGE - NEAR)
-        found = {"preconditioned_sharpness": values[0], "at_edge": near.astype(times.dtype)}
-        row |= {name: found[name] for name in measured}
-        return (until, moved, seen, bad, values), (row, jnp.isfinite(jnp.sum(sums)))
+        row = measured(problem, record, parts.combine(at_time.state[0]))
+        # Sigma = q root root^T q.
+        weights, q = edge.scaled(at_time.state, time - LAST_RATES)
+        root = q[:, None] * at_time.root
+        if "averaged_loss" in record.provided:
+            # L + <H, Sigma> / 2, with the Hessian of the loss without decay.
+            bare = edge._replace(gradient=gradient)
+            push = jax.linearize(bare.slope, weights)[1]
+            more = jnp.sum(root * jax.vmap(push, 1, 1)(root)) / 2
+            loss = problem.population_loss(parts.combine(at_time.state[0]))
+            row["averaged_loss"] = loss + more
+        if "oscillation" in record.provided:
+            row["oscillation"] = jnp.sum(jnp.square(root))
+        near = jnp.sum(values[: edge.followed] > EDGE - EDGE_WIDTH)
+        of_edge = {"preconditioned_sharpness": values[0], "at_edge": near.astype(times.dtype)}
+        row |= {name: of_edge[name] for name in spectral}
+        sums = jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(at_time.state)])
+        return (until, moved, at_time, lost, values), (row, jnp.isfinite(jnp.sum(sums)))
 
     start, zero = edge.start(), jnp.zeros((), times.dtype)
     inf = zero + jnp.inf
     carry = zero, start, start, inf, jnp.zeros(edge.searched, times.dtype)
-    (_, _, seen, bad, _), (rows, valid) = jax.lax.scan(record_at, carry, times)
+    (_, _, at_end, lost, _), (rows, valid) = jax.lax.scan(record_at, carry, times)
+    # BEYOND_EDGE where the edge was lost before the weights stopped being finite.
     status, first_bad = judge(times, valid)
-    earlier = jnp.isfinite(bad) & ((first_bad < 0) | (bad <= first_bad))
+    earlier = jnp.isfinite(lost) & ((first_bad < 0) | (lost <= first_bad))
     status = jnp.where(earlier, Status.BEYOND_EDGE, status).astype(jnp.int32)
-    first_bad = jnp.where(earlier, jnp.ceil(bad), first_bad).astype(jnp.int32)
-    params, fixed = parts.split(seen.state[0])
+    first_bad = jnp.where(earlier, jnp.ceil(lost), first_bad).astype(jnp.int32)
+    params, fixed = parts.split(at_end.state[0])
     return Trajectory(times, rows, params, status, first_bad, THEORY.name, fixed=Static.of(fixed))
-
-
-def _observed(
-    problem: Problem,
-    parts: Parts,
-    gradient: Gradient[PyTree],
-    record: Recording,
-    edge: Edge,
-    moved: Moved,
-    t: Float[Array, ""],
-) -> dict[str, Array]:
-    """Return the recorded observables of a state at the rates of time `t`."""
-    model = parts.combine(moved.state[0])
-    rows = measured(problem, record, model)
-    weights, q = edge.scaled(moved.state, t)
-    root = q[:, None] * moved.root
-    if "averaged_loss" in record.provided:
-        bare = edge._replace(gradient=gradient)
-        push = jax.linearize(bare.slope, weights)[1]
-        more = jnp.sum(root * jax.vmap(push, 1, 1)(root)) / 2
-        rows["averaged_loss"] = problem.population_loss(model) + more
-    if "oscillation" in record.provided:
-        rows["oscillation"] = jnp.sum(jnp.square(root))
-    return rows

@@ -66,8 +66,8 @@ def complement(
         near: positive semidefinite matrix at which the search for X starts; zero by default.
 
     Example:
-        >>> found = complement(jnp.diag(jnp.array([-1.0, 3.0])), jnp.ones((2, 2, 1)))
-        >>> found.X[0, 0]
+        >>> solution = complement(jnp.diag(jnp.array([-1.0, 3.0])), jnp.ones((2, 2, 1)))
+        >>> solution.X[0, 0]
         Array(1., dtype=float32)
     """
     # Tolerance of |X - P(X - A - B[X])| in units with B_iiii = 1, relative to the largest negative
@@ -81,18 +81,22 @@ def complement(
     both = jnp.outer(scale, scale)
     a, e = A * both, E * both[:, :, None]
     b = jnp.tensordot(e, e, ((2,), (2,)))
+    # 1 / Lipschitz constant of the slope, the largest eigenvalue of B.
     step = 1 / jnp.maximum(jnp.linalg.eigvalsh(b.reshape(k * k, k * k))[-1], 1)
     size = jnp.maximum(-jnp.linalg.eigvalsh(a)[0], 0)
 
+    # The slope of <Y, B[Y]> / 2 + <A, Y>.
     def slope(y: Array) -> Array:
         return a + jnp.tensordot(b, y)
 
+    # Y solves the problem exactly if it is a fixed point of a projected step.
     def unsolved(y: Array) -> Array:
         return jnp.max(jnp.abs(y - _projected(y - slope(y)))) > tol * size
 
     def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
         y, ahead, inertia, turns, _ = state
         new = _projected(ahead - step * slope(ahead))
+        # Nesterov's inertia i <- (1 + sqrt(1 + 4 i^2)) / 2, and back to 1 where it points uphill.
         uphill = jnp.sum((ahead - new) * (new - y)) > 0
         following = (1 + jnp.sqrt(1 + 4 * inertia**2)) / 2
         carried = jnp.where(uphill, 0, (inertia - 1) / following)
@@ -110,15 +114,16 @@ def complement(
 
 def _projected(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
     """Return the closest positive semidefinite matrix."""
+    # `eigh` of a matrix that is symmetric only up to rounding would depend on the backend.
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     return (vectors * jnp.maximum(values, 0)[None]) @ vectors.T
 
 
 TOO_FAR = 0.1
 """Largest excess of an eigenvalue over the edge in one step for which the flow is valid."""
-AT = 1e-4
+AT_EDGE = 1e-4
 """Distance from the edge within which an eigenvalue counts as being at it, close to rounding."""
-WANTED = 1e-5
+RESIDUAL = 1e-5
 """Residual of eigenvectors, relative to the sum of eigenvalue and the size of the matrix."""
 STEPS = 4
 """Number of Runge-Kutta steps per step, each with the rates at its middle."""
@@ -183,13 +188,15 @@ class Edge(NamedTuple):
         block."""
         weights, q = self.scaled(moved.state, t)
         push = jax.linearize(self.slope, weights)[1]
+        # M = q H q, which is symmetric and has the eigenvalues of P^-1 H.
         scaled = lambda v: q * push(q * v)  # noqa: E731
         m = self.searched
         if not moved.block.shape[1]:
             return *sharpness.top(scaled, m, moved.block), moved.block
+        # A random direction beside the last eigenvectors, in case another one overtakes them.
         new = sharpness.random(1, self.size, 1, weights.dtype)
         block = jnp.concatenate([moved.block, new], axis=1)
-        values, vectors, _ = sharpness.search(scaled, block, m, WANTED)
+        values, vectors, _ = sharpness.search(scaled, block, m, RESIDUAL)
         return values[:m], vectors[:, :m], vectors[:, :m]
 
     def scaled(
@@ -197,6 +204,7 @@ class Edge(NamedTuple):
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         """Return the weights as a flat vector, and their q."""
         weights, rates = ravel_pytree(state[0])[0], self.rates(t)
+        # q^2 = P^-1, eta or eta / (sqrt(v) + eps), with v in units of eps^2.
         if isinstance(self.driven.rule, RMSProp):
             rates = rates / (self.driven.rule.eps * (jnp.sqrt(ravel_pytree(state[1])[0]) + 1))
         return weights, jnp.sqrt(rates)
@@ -204,13 +212,14 @@ class Edge(NamedTuple):
     def push(self, moved: Moved, t: Float[Array, ""]) -> tuple[PyTree, ...]:
         """Return the velocity of the state due to the oscillations."""
         _, q = self.scaled(moved.state, t)
+        # p' = -P^-1 grad<H, Sigma> / 2, with the force q grad<H, Sigma>.
         rule, rates = self.driven.rule, [-q * moved.force / 2]
         if isinstance(rule, RMSProp):
-            # The average that divides is in units of eps^2.
+            # v' = (1 - b2) diag(H Sigma H), in units of eps^2. At the edge H q root = 2 root / q.
             rise = 4 * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps) ** 2
             energy = jnp.sum(jnp.square(moved.root), axis=1)
             rates += [rise * energy / jnp.where(q > 0, q**2, jnp.inf)]
-        like = (ravel_pytree(each)[1] for each in moved.state)
+        like = (ravel_pytree(part)[1] for part in moved.state)
         return tuple(back(rate) for back, rate in zip(like, rates, strict=True))
 
     def advanced(
@@ -222,6 +231,7 @@ class Edge(NamedTuple):
     ) -> tuple[Moved, Float[Array, " m"]]:
         """Return the flow a time `dt` after `t`, and its largest eigenvalues there before they were
         constrained to the edge. A `lost` flow is not constrained; a `dt` of zero does nothing."""
+        # First the flow with the previous push, by a few Runge-Kutta steps.
         short = dt / STEPS
         late = t + dt - short / 2
         push = self.push(moved, late)
@@ -229,30 +239,32 @@ class Edge(NamedTuple):
         def step(i: Array, state: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
             at = t + (i + 0.5) * short
             along = lambda state: _plus(self.posed.field(at, state, self.posed.args), push)  # noqa: E731
+            # The flow of gradient descent is that of second order in eta, of the push too.
             if isinstance(self.driven.rule, RMSProp):
                 return runge_kutta(along, state, short)
             return runge_kutta(functools.partial(corrected, along), state, short)
 
         moved = moved._replace(state=jax.lax.fori_loop(0, STEPS, step, moved.state))
+        # Then the constraint, where an eigenvalue exceeds the edge or the weights oscillate.
         values, vectors, block = self.spectrum(moved, late)
-        held = jnp.any(moved.root != 0)
+        oscillates = jnp.any(moved.root != 0)
         free = moved._replace(
             block=block,
             root=jnp.zeros_like(moved.root),
             force=jnp.zeros_like(moved.force),
-            failed=jnp.any(values[self.followed :] > EDGE - AT) | (values[0] > EDGE + TOO_FAR),
+            failed=jnp.any(values[self.followed :] > EDGE - AT_EDGE) | (values[0] > EDGE + TOO_FAR),
         )
-        pushes = ((values[0] > EDGE) | held) & ~jnp.asarray(lost) & (dt > 0)
+        pushes = ((values[0] > EDGE) | oscillates) & ~jnp.asarray(lost) & (dt > 0)
         # In a batch both branches run: one without a solution would use up all solver iterations.
         within = jnp.where(pushes, values, jnp.minimum(values, EDGE))
         after = jax.lax.cond(
             pushes,
-            lambda: self._pushed(moved, free, late, dt, push, within, vectors),
+            lambda: self._constrain(moved, free, late, dt, push, within, vectors),
             lambda: free,
         )
         return after, values
 
-    def _pushed(
+    def _constrain(
         self,
         before: Moved,
         free: Moved,
@@ -265,14 +277,20 @@ class Edge(NamedTuple):
         """Replace the push of the oscillations `before` by the push that brings the largest
         eigenvalues to the edge."""
         weights, q = self.scaled(free.state, t)
+        # Sigma = q U X U^T q with the eigenvectors U of M. Within the step, a push by X moves the
+        # eigenvalues from D by the linear map
+        #     U^T M U = D - B[X] + B[X_before],  B_ijkl = <E_ij, E_kl>,
+        # and they have to end at 2 where X > 0, and below 2 elsewhere: the complementarity problem
+        # with A = 2 - D - B[X_before].
         u, k = vectors[:, : self.followed], self.followed
         # Eigenvalues far below the edge neither oscillate nor reach it within the step.
         active = jnp.maximum(jnp.sum(values[:k] > EDGE - TOO_FAR), 1)
-        third = q[None, None] * bent(self.slope, weights, q[:, None] * u, active)
+        # Through the weights, E_ij = sqrt(dt / 2) q grad(u_i^T M u_j): third derivatives.
+        third = q[None, None] * curvature_gradients(self.slope, weights, q[:, None] * u, active)
         half = jnp.sqrt(dt / 2)
         parts, old = [half * third], [half * before.force]
         if isinstance(rule := self.driven.rule, RMSProp):
-            # The growth of the average in the denominator moves the edge.
+            # And through v, whose growth lowers q: one entry of E for each weight.
             rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps)
             through = self.rates(t) * jnp.sqrt(ravel_pytree(free.state[1])[0])
             moving = jnp.where(through > 0, rise / jnp.where(through > 0, through, 1), 0)
@@ -280,26 +298,31 @@ class Edge(NamedTuple):
             old += [jnp.sqrt(moving) * jnp.sum(jnp.square(before.root), axis=1)]
         changes = jnp.concatenate(parts, axis=-1)
         overlap = u.T @ before.root
-        found = one_by_one(complement)(
+        # The solution of the last step is close to that of this one, in its eigenvectors.
+        solution = one_by_one(complement)(
             jnp.diag(EDGE - values[:k]) - changes @ jnp.concatenate(old),
             changes,
             overlap @ overlap.T,
         )
-        size, own = one_by_one(jnp.linalg.eigh)(found.X)
-        unsolved = one_by_one(jnp.linalg.eigvalsh)(found.slack)[0] < -TOO_FAR / 100
-        held = free._replace(
+        # root root^T = U X U^T.
+        size, own = one_by_one(jnp.linalg.eigh)(solution.X)
+        unsolved = one_by_one(jnp.linalg.eigvalsh)(solution.slack)[0] < -TOO_FAR / 100
+        constrained = free._replace(
             root=u @ (own * jnp.sqrt(jnp.maximum(size, 0))[None]),
-            force=jnp.tensordot(found.X, third),
+            force=jnp.tensordot(solution.X, third),
             failed=free.failed | unsolved,
         )
-        change = jax.tree.map(lambda new, old: dt * (new - old), self.push(held, t), push)
-        return held._replace(state=_plus(held.state, change))
+        # The new push in place of the previous one, over the whole step.
+        change = jax.tree.map(lambda new, old: dt * (new - old), self.push(constrained, t), push)
+        return constrained._replace(state=_plus(constrained.state, change))
 
 
 def runge_kutta(field: Callable[[PyTree], PyTree], state: PyTree, dt: Float[Array, ""]) -> PyTree:
     """Return the state after `dt` by the classical fourth-order method."""
 
     def stage(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        # y + dt (k1 + 2 k2 + 2 k3 + k4) / 6, in a loop that compiles the field once. The factor of
+        # the last stage has no meaning: nothing is evaluated there.
         at, total = carry
         slope = field(at)
         total = jax.tree.map(lambda y, k: y + k / jnp.array([6, 3, 3, 6.0])[i], total, slope)
@@ -311,7 +334,7 @@ def runge_kutta(field: Callable[[PyTree], PyTree], state: PyTree, dt: Float[Arra
     return jax.tree.map(lambda y, slope: y + dt * slope, state, total)
 
 
-def bent(
+def curvature_gradients(
     slope: Callable[[Array], Array],
     weights: Float[Array, " N"],
     along: Float[Array, "N k"],
@@ -320,12 +343,14 @@ def bent(
     """Return the gradient of each entry of along^T H along at fixed `along`; zero for all but the
     first `active`."""
     k = along.shape[1]
-    first, second = (jnp.asarray(each) for each in np.tril_indices(k))
+    # Entries of the lower triangle row by row, so that those of the first `active` come first.
+    first, second = (jnp.asarray(indices) for indices in np.tril_indices(k))
 
-    def fill(i: Array, found: Array) -> Array:
+    def fill(i: Array, filled: Array) -> Array:
+        # grad(v^T H w) = D^2 G[v, w], as the third derivatives of the loss are symmetric.
         v, w = along[:, first[i]], along[:, second[i]]
         twice = jax.jvp(lambda at: jax.jvp(slope, (at,), (v,))[1], (weights,), (w,))[1]
-        return found.at[first[i], second[i]].set(twice).at[second[i], first[i]].set(twice)
+        return filled.at[first[i], second[i]].set(twice).at[second[i], first[i]].set(twice)
 
     empty = jnp.zeros((k, k, len(weights)), weights.dtype)
     return jax.lax.fori_loop(0, active * (active + 1) // 2, fill, empty)

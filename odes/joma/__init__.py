@@ -70,9 +70,9 @@ def inapplicable_erf(training: Training) -> str | None:
     if reason := inapplicable(training):
         return reason
     for name, needed in THEOREM_2.items():
-        if (given := getattr(training.problem, name)) != needed:
+        if (value := getattr(training.problem, name)) != needed:
             return (
-                f"{name} = {given!r}: Theorem 2 needs exp attention, linear activation and a fixed "
+                f"{name} = {value!r}: Theorem 2 needs exp attention, linear activation and a fixed "
                 "signal"
             )
     return None
@@ -82,6 +82,7 @@ def logits(
     problem: JoMA, hidden: Hidden, start: Joint, mean: Float[Array, " M"], ratio: Float[Array, ""]
 ) -> Float[Array, "1 M"]:
     """Return z (1, M) of Theorem 1 for exp and softmax attention."""
+    # z = z_0 + c / (2 T) sum_k (v_k^2 - v_k0^2), for softmax minus (|v_k|^2 - |v_k0|^2) b_0.
     grown = jnp.asarray(hidden.V) ** 2 - jnp.asarray(start.Y.V) ** 2
     if problem.attention == "softmax":
         grown = grown - jnp.sum(grown, axis=1, keepdims=True) * mean[None]
@@ -97,12 +98,12 @@ def _eliminated(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    """Solve for V and r with the attention of Theorem 1. Where it does not determine the sign of a
-    token's z (linear attention with z_0^2 <= c sum_k v_k0^2), that z is integrated as well."""
     problem: JoMA = training.problem
     examples, rescaled = population(problem.classes), Rescaled.of(training.rule)
     ratio = jnp.asarray(rescaled.eta_z) / jnp.asarray(rescaled.eta_y)
     mean = jnp.asarray(problem.classes.prior) @ problem.attended(init.Z, examples)
+    # z^2 - c sum_k v_k^2 is conserved for linear attention. Where it is positive z keeps its sign;
+    # elsewhere z may cross zero, and is integrated with V and r.
     norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
     invariant = jnp.asarray(init.Z) ** 2 - norm(init.Y)
     keeps_sign = invariant > 0
@@ -115,6 +116,7 @@ def _eliminated(
         root = jnp.sqrt(jnp.where(keeps_sign, invariant + norm(hidden), 1))
         return Joint(hidden, jnp.where(keeps_sign, jnp.sign(carried) * root, carried))
 
+    # In the time of V, whose schedule is that of z, as Theorem 1 requires.
     def field(t: Float[Array, ""], state: State, args: None) -> State:
         slope = jax.grad(problem.population_loss)(whole(state))
         hidden = jax.tree.map(lambda slope: -rescaled.eta_y * slope, slope.Y)
@@ -161,9 +163,11 @@ def _erf(
     del start
     problem: JoMA = training.problem
     classes, rescaled = problem.classes, Rescaled.of(training.rule)
+    # sqrt(c)/T |V_l| = sqrt(2) erfinv(share), share = sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t.
     delta, speed = discriminancy(classes), _speed(problem, rescaled)
     ratio = jnp.asarray(rescaled.eta_z) / jnp.asarray(rescaled.eta_y)
     size = jnp.sqrt(jnp.sum(delta**2, axis=0))
+    # V_l keeps the direction of Delta_l.
     direction = delta / jnp.where(size > 0, size, 1)[None]
     u = rescaled.flow_time(times)
     share = math.sqrt(2 / math.pi) * speed[None] * u[:, None]

@@ -36,7 +36,7 @@ from dynsim import checks
 from dynsim.joma import ACTIVATIONS, Activation
 from dynsim.precision import AnyArray, Number
 
-NODES = 64
+HERMITE_NODES = 64
 """Number of Gauss-Hermite nodes, used for tanh."""
 
 
@@ -48,12 +48,14 @@ def slopes(
     r = jnp.asarray(r)
     if activation == "linear":
         return jnp.ones_like(r), jnp.zeros_like(r)
+    # phi = u^2 / 2, so that phi' = u and phi'' = 1.
     if activation == "quadratic":
         return r, jnp.ones_like(r)
     if activation == "relu":
         density = jnp.exp(-((r / width) ** 2) / 2) / (math.sqrt(2 * math.pi) * width)
         return jax.scipy.special.ndtr(r / width), density
-    x, weight = np.polynomial.hermite_e.hermegauss(NODES)
+    # Only tanh is left, without a closed form: phi' = 1 - phi^2, phi'' = -2 phi phi'.
+    x, weight = np.polynomial.hermite_e.hermegauss(HERMITE_NODES)
     nodes, weight = jnp.asarray(x, r.dtype), jnp.asarray(weight / weight.sum(), r.dtype)
     value = jnp.tanh(r[:, None] + width * nodes[None])
     first = 1 - value**2
@@ -85,6 +87,7 @@ def velocity(
     checks.choice("activation", activation, tuple(ACTIVATIONS))
     checks.real("spread", spread, 0, open_minimum=True)
     v, centres, signal = jnp.asarray(v), jnp.asarray(centres), jnp.asarray(signal)
+    # v' = sum_c a_c (E[phi'(u)] x_c + s^2 E[phi''(u)] v), u ~ N(r_c, s^2 |v|^2).
     width = jnp.asarray(spread) * jnp.sqrt(jnp.sum(v**2))
     first, second = slopes(centres @ v + jnp.asarray(residual), width, activation)
     return (signal * first) @ centres + jnp.asarray(spread) ** 2 * jnp.sum(signal * second) * v

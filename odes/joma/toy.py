@@ -35,15 +35,16 @@ from jaxtyping import Array, Float, Int, Real
 
 from dynsim.precision import AnyArray, Number
 
-NODES = 200
+QUADRATURE_NODES = 200
 """Number of Gauss-Legendre nodes, exact to rounding for mu up to 4."""
 FAR = 40.0
 """Value of s at which e^-s is below rounding."""
-BISECTIONS = 60
+TOY_BISECTIONS = 60
 
 
 def time_to_learn(level: Real[Number, "*#B"], mu: Real[Number, "*#B"]) -> Float[Array, "*B"]:
     r"""Return the t at which :math:`\ln(1/\delta)` is `level` >= 0, elementwise."""
+    # t = int_0^level e^{-mu^2 (1 - e^{-s})^2 / 2} ds.
     s, weight = _nodes(level)
     slope = jnp.exp(-(jnp.asarray(mu)[..., None] ** 2) * (1 - jnp.exp(-s)) ** 2 / 2)
     return jnp.sum(weight * slope, axis=-1)
@@ -64,8 +65,9 @@ def level_after(
         early = time_to_learn(middle, mu) < target
         return jnp.where(early, middle, low), jnp.where(early, high, middle)
 
+    # t(l) rises, so bisection inverts it.
     far = jnp.full(shape, FAR, target.dtype)
-    low, _ = jax.lax.fori_loop(0, BISECTIONS, halve, (start, far))
+    low, _ = jax.lax.fori_loop(0, TOY_BISECTIONS, halve, (start, far))
     # Beyond `far`, l rises at a constant rate.
     beyond = (target - time_to_learn(far, mu)) * jnp.exp(mu**2 / 2)
     return low + jnp.maximum(beyond, 0)
@@ -89,8 +91,10 @@ def under_softmax(
         (S,) times t and (S, D) weights v.
     """
     mu, start = jnp.asarray(mu), jnp.asarray(start)
+    # In v / sqrt(T) each component follows the equation without softmax, in the common time s.
     first = -jnp.log1p(-start / mu)
     level = level_after(jnp.asarray(s)[:, None], mu / jnp.sqrt(jnp.asarray(temperature)), first)
+    # t = sum_j (l_j - l_j(0)), and v = mu (1 - e^{-l}).
     return jnp.sum(level - first[None], axis=1), -mu[None] * jnp.expm1(-level)
 
 
@@ -102,8 +106,8 @@ def delay(mu: Real[Number, ""]) -> Float[Array, ""]:
 
 def _nodes(end: Real[Number, "*B"]) -> tuple[Float[Array, "*B n"], Float[Array, "*B n"]]:
     """Return nodes and weights of a quadrature over [0, end], on an axis after those of `end`."""
-    x, weight = np.polynomial.legendre.leggauss(NODES)
+    x, weight = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
     half = jnp.asarray(end)[..., None] / 2
-    behind = (1,) * (half.ndim - 1) + (NODES,)
-    x, weight = (jnp.asarray(each.reshape(behind), half.dtype) for each in (x, weight))
+    behind = (1,) * (half.ndim - 1) + (QUADRATURE_NODES,)
+    x, weight = (jnp.asarray(values.reshape(behind), half.dtype) for values in (x, weight))
     return half * (1 + x), half * weight

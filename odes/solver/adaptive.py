@@ -28,12 +28,13 @@ Where a gradient vanishes faster than its average decays, flows become stiff, be
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Real
 
+from dynsim.precision import Number
 from dynsim.training.rules import Adam, RMSProp
 from odes.solver.inertia import half_a_step_ago
 from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params
@@ -47,7 +48,7 @@ EXACT_STEPS = 10
 
 
 def _plain_adam(
-    gradient: Gradient[Params], task: Any, driven: GroupedRule[Adam], initial: Params
+    gradient: Gradient[Params], task: PyTree, driven: GroupedRule[Adam], initial: Params
 ) -> InitialValueProblem:
     zeros = jax.tree.map(jnp.zeros_like, initial)
     return InitialValueProblem(
@@ -56,9 +57,11 @@ def _plain_adam(
 
 
 def _matched_adam(
-    gradient: Gradient[Params], task: Any, driven: GroupedRule[Adam], initial: Params
+    gradient: Gradient[Params], task: PyTree, driven: GroupedRule[Adam], initial: Params
 ) -> InitialValueProblem:
+    # Adam's first step is -eta G / (|G| + eps): its averages are corrected for their start.
     moves, before, after = _first_step(gradient, task, driven, initial, 1.0)
+    # The first average is that of G, the second that of G^2: `power` 1 and 2.
     rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
         jax.tree.map(functools.partial(_half_a_step_later, rate, power), before, after)
@@ -69,11 +72,11 @@ def _matched_adam(
 
 
 def _corrected_adam(
-    gradient: Gradient[PyTree], task: Any, driven: GroupedRule[Adam], initial: PyTree
+    gradient: Gradient[PyTree], task: PyTree, driven: GroupedRule[Adam], initial: PyTree
 ) -> InitialValueProblem:
-    """Make the exact first steps, followed by the second-order flow."""
     rule = driven.rule
 
+    # A step of Adam as it is, because no expansion in eta holds across the first ones.
     def step(now: tuple[PyTree, ...], k: Array) -> tuple[tuple[PyTree, ...], PyTree]:
         params, *averages = now
         g = _scaled(gradient, task, driven, params)
@@ -88,39 +91,46 @@ def _corrected_adam(
     zeros = jax.tree.map(jnp.zeros_like, initial)
     steps = jnp.arange(EXACT_STEPS)
     (params, *averages), moves = jax.lax.scan(step, (initial, zeros, zeros), steps)
-    # Half a unit of time later they then equal the averages of the next step.
+    # The flow is evaluated in the middle of a step, half a unit of time later. There its averages,
+    # m(t) = G + (m(0) - G) e^{-lambda t}, shall equal b m + (1 - b) G, those of the next step.
     g = _scaled(gradient, task, driven, params)
     averages = [
         jax.tree.map(lambda x, y: y + (x - y) * b / jnp.exp(-_slow_rate(b) / 2), average, new)  # noqa: B023
         for b, average, new in _averaged(rule, averages, g)
     ]
-    field = functools.partial(_after_steps, functools.partial(_slow_adam, gradient), EXACT_STEPS)
+
+    # p' = -eta m_hat / (sqrt(v_hat) + eps) and m' = lambda_1 (G - m), lambda_i = 2 (1-b_i)/(1+b_i).
+    def field(t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+        (params, *averages), (task, driven) = state, args
+        rule = driven.rule
+        g = _scaled(gradient, task, driven, params)
+        # Total weights of the averages: 1 - b^k after k steps, then at the rate of the flow.
+        after = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
+        weights = [
+            1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * after) for b in (rule.b1, rule.b2)
+        ]
+        direction = _direction(averages, weights)
+        # Decoupled decay acts on the weights at the start of the step.
+        begin = half_a_step_ago(params, driven.descend(direction, t, params))
+        return driven.descend(direction, t, begin), *(
+            jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), average, new)  # noqa: B023
+            for b, average, new in _averaged(rule, averages, g)
+        )
+
     jumps = tuple(float(k) for k in range(1, EXACT_STEPS + 1))
-    return InitialValueProblem((initial, *averages), field, (task, driven, moves), jumps=jumps)
-
-
-def _slow_adam(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
-    (params, *averages), (task, driven) = state, args
-    rule = driven.rule
-    g = _scaled(gradient, task, driven, params)
-    # Total weights of the averages, 1 - b^k after k steps.
-    after = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
-    weights = [
-        1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * after) for b in (rule.b1, rule.b2)
-    ]
-    direction = _direction(averages, weights)
-    # Decoupled decay acts on the weights at the start of the step.
-    begin = half_a_step_ago(params, driven.descend(direction, t, params))
-    return driven.descend(direction, t, begin), *(
-        jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), average, new)  # noqa: B023
-        for b, average, new in _averaged(rule, averages, g)
+    return InitialValueProblem(
+        (initial, *averages),
+        functools.partial(_after_steps, field, EXACT_STEPS),
+        (task, driven, moves),
+        jumps=jumps,
     )
 
 
 def _after_steps(
-    field: Any, count: int, t: Float[Array, ""], state: PyTree, args: PyTree
+    field: Callable[..., PyTree], count: int, t: Float[Array, ""], state: PyTree, args: PyTree
 ) -> PyTree:
-    """Return the moves of the first `count` steps (the last of `args`), and `field` after them."""
+    # The weights move along straight lines in the first steps; the averages, which already have
+    # their values at the end of these, rest.
     *args, moves = args
     now = jnp.clip(jnp.floor(t).astype(int), 0, count - 1)
     steps = jax.tree.map(lambda x: x[now], moves), *jax.tree.map(jnp.zeros_like, state[1:])
@@ -129,33 +139,37 @@ def _after_steps(
     )
 
 
-def _averaged(rule: Adam, averages: Any, g: PyTree) -> tuple[tuple[Any, PyTree, PyTree], ...]:
+def _averaged(
+    rule: Adam, averages: Sequence[PyTree], g: PyTree
+) -> tuple[tuple[Real[Number, ""], PyTree, PyTree], ...]:
     """Return decay, average and averaged quantity, for both averages of Adam."""
     return (rule.b1, averages[0], g), (rule.b2, averages[1], jax.tree.map(jnp.square, g))
 
 
-def _direction(averages: Any, weights: Any) -> PyTree:
+def _direction(averages: Sequence[PyTree], weights: Sequence[Real[Number, ""]]) -> PyTree:
     return jax.tree.map(lambda m, v: _quotient(m / weights[0], v / weights[1]), *averages)
 
 
-def _slow_rate(b: Any) -> Any:
+def _slow_rate(b: Real[Number, ""]) -> Real[Number, ""]:
     """Return the decay rate of an average whose mean age is that of Adam's in the middle of a step,
     (1 + b) / (2 (1 - b))."""
     return 2 * (1 - b) / (1 + b)
 
 
 def _plain_rmsprop(
-    gradient: Gradient[Params], task: Any, driven: GroupedRule[RMSProp], initial: Params
+    gradient: Gradient[Params], task: PyTree, driven: GroupedRule[RMSProp], initial: Params
 ) -> InitialValueProblem:
     begin, b2 = _scaled(gradient, task, driven, initial), jnp.asarray(driven.rule.b2)
+    # v = (1 - b2) G^2, the average after the first step: from v = 0 the speed would be infinite.
     state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
     return InitialValueProblem(state, functools.partial(_rmsprop, gradient), (task, driven))
 
 
 def _matched_rmsprop(
-    gradient: Gradient[Params], task: Any, driven: GroupedRule[RMSProp], initial: Params
+    gradient: Gradient[Params], task: PyTree, driven: GroupedRule[RMSProp], initial: Params
 ) -> InitialValueProblem:
     b2 = jnp.asarray(driven.rule.b2)
+    # The first step is -eta G / (sqrt(1 - b2) |G| + eps), whose average has no correction.
     moves, before, after = _first_step(gradient, task, driven, initial, jnp.sqrt(1 - b2))
     average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
     field = functools.partial(_after_steps, functools.partial(_rmsprop, gradient, matched=True), 1)
@@ -180,6 +194,7 @@ def _adam(
     started = elapsed > 0
     weight = [jnp.where(started, -jnp.expm1(-r * elapsed), 1.0) for r in rate]
     g = _scaled(gradient, task, driven, params)
+    # p' = -eta m_hat / (sqrt(v_hat) + eps), m' = lambda_1 (G - m), v' = lambda_2 (G^2 - v).
     m_hat = jax.tree.map(lambda m, g: jnp.where(started, m / weight[0], g), m, g)
     v_hat = jax.tree.map(lambda v, g: jnp.where(started, v / weight[1], g**2), v, g)
     return (
@@ -199,10 +214,12 @@ def _rmsprop(
 ) -> PyTree:
     (params, v), (task, driven) = state, args
     rate = _decay_rate(driven.rule.b2, matched)
+    # p' = -eta G / (sqrt(v) + eps), v' = lambda_2 (G^2 - v).
     motion = lambda g, params: driven.descend(jax.tree.map(_quotient, g, v), t, params)  # noqa: E731
     g = _scaled(gradient, task, driven, params)
     moved = motion(g, params)
     if matched:
+        # The gradient of a step is that at its start, while the flow is read in its middle.
         begin = half_a_step_ago(params, moved)
         moved = motion(_scaled(gradient, task, driven, begin), begin)
     return moved, jax.tree.map(lambda v, g: rate * (g**2 - v), v, g)
@@ -210,10 +227,10 @@ def _rmsprop(
 
 def _first_step(
     gradient: Gradient[Params],
-    task: Any,
+    task: PyTree,
     driven: GroupedRule[Adam | RMSProp],
     initial: Params,
-    weight: Any,
+    weight: Float[Array, ""] | float,
 ) -> tuple[Params, Params, Params]:
     """Return the first step (1, ...), with root mean square `weight` |G|, and G / eps around it."""
     before = _scaled(gradient, task, driven, initial)
@@ -224,18 +241,20 @@ def _first_step(
 
 
 def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> Array:
-    """Return the average of G^power half a step after the first, from G around that step."""
+    # After the first step the average of G^power is (1 - b) before, and half a unit of time of the
+    # flow towards `after` follows.
     half = -jnp.expm1(-rate / 2)
     return -jnp.expm1(-rate) * (1 - half) * before**power + half * after**power
 
 
 def _scaled(
-    gradient: Gradient[Params], task: Any, driven: GroupedRule[Adam | RMSProp], params: Params
+    gradient: Gradient[Params], task: PyTree, driven: GroupedRule[Adam | RMSProp], params: Params
 ) -> Params:
     return jax.tree.map(lambda g: g / driven.rule.eps, gradient(task, params))
 
 
-def _decay_rate(b: Any, matched: bool) -> Array:
+def _decay_rate(b: Real[Number, ""], matched: bool) -> Array:
+    # Over a unit of time, an average shrinks by b as in a step, or by b to first order in 1 - b.
     return -jnp.log(jnp.asarray(b)) if matched else 1 - jnp.asarray(b)
 
 

@@ -13,8 +13,6 @@ order in :math:`\eta`.
 """
 
 import dataclasses
-import functools
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
@@ -32,41 +30,43 @@ from odes.solver.posed import (
     GroupedRule,
     InitialValueProblem,
     Params,
-    Save,
+    SaveParams,
     jumps,
 )
 from odes.solver.tolerances import Tolerances
 
 
-def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
-    (params, averages), (task, driven) = state, args
-    direction, change = driven.rule.flow(gradient(task, params), averages, t)
-    return driven.descend(direction, t, params), change
-
-
-def _pose_own(
-    gradient: Gradient, task: Any, driven: GroupedRule, initial: PyTree
+def _of_rule(
+    gradient: Gradient, task: PyTree, driven: GroupedRule, initial: PyTree
 ) -> InitialValueProblem:
     check_without_keys(driven.rule, initial)
+
+    def field(t: Array, state: PyTree, args: PyTree) -> PyTree:
+        (params, averages), (task, driven) = state, args
+        direction, change = driven.rule.flow(gradient(task, params), averages, t)
+        return driven.descend(direction, t, params), change
+
     state = initial, driven.rule.averages(initial)
-    return InitialValueProblem(state, functools.partial(_own, gradient), (task, driven))
+    return InitialValueProblem(state, field, (task, driven))
 
 
-OWN = Flow("own", "flow of the rule itself", "what the rule's `flow` assumes", Rule, _pose_own)
+OWN_FLOW = Flow("own", "flow of the rule itself", "what the rule's `flow` assumes", Rule, _of_rule)
 FLOWS = (*inertia.FLOWS, *adaptive.FLOWS)
-"""The flows of the built-in rules. A rule that defines its own `flow` has only that one, `OWN`."""
+"""The flows of the built-in rules. A rule that defines its own `flow` has only that one."""
 
 
 def flows_of(rule: Rule) -> dict[str, Flow]:
     """Return the flows that describe a rule by name; the first one is the default."""
     own = isinstance(rule, Rule) and rule.has_flow
-    known = (OWN,) if own else FLOWS
+    candidates = (OWN_FLOW,) if own else FLOWS
     return {
-        each.name: each for each in known if isinstance(rule, each.rule) and each.describes(rule)
+        flow.name: flow
+        for flow in candidates
+        if isinstance(rule, flow.rule) and flow.describes(rule)
     }
 
 
-def check_described(optimizer: Rule) -> None:
+def check_has_flow(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
     own = isinstance(optimizer, Rule) and optimizer.has_flow
     if reason := None if own else why_not_known(optimizer):
@@ -86,10 +86,11 @@ def checked_flow(optimizer: Rule, flow: str | None = None) -> str:
     Raises:
         ValueError: with the reason, for a rule that no flow describes, or that `flow` does not.
     """
-    check_described(optimizer)
+    check_has_flow(optimizer)
     known = flows_of(optimizer)
     flow = next(iter(known)) if flow is None else flow
-    checks.choice("flow", flow, tuple(dict.fromkeys(each.name for each in (*FLOWS, OWN))))
+    # First whether any rule has it, then whether this rule has: a typo is not the rule's fault.
+    checks.choice("flow", flow, tuple(dict.fromkeys(known.name for known in (*FLOWS, OWN_FLOW))))
     if flow not in known:
         raise ValueError(
             f"flow = {flow!r}: does not describe optimizer = {optimizer.name}; must be one of "
@@ -103,14 +104,14 @@ def checked_flow(optimizer: Rule, flow: str | None = None) -> str:
 
 def flow_of_rule(
     gradient: Gradient[Params],
-    task: Any,
+    task: PyTree,
     rule: Rule,
     groups: PyTree,
     initial: Params,
     times: Float[Array, " S"],
     *,
     flow: str,
-    save: Save[Params],
+    save: SaveParams[Params],
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
     in_steps: bool = False,
@@ -133,14 +134,16 @@ def flow_of_rule(
     """
     timescale, rate = None, rule.schedules.get("")
     if flows_of(rule)[flow].in_eta_time and rate is not None and not in_steps:
+        # p' = -eta(t) F(p) is dp/du = -eta_peak F(p) in u = int eta dt / eta_peak, without jumps.
         timescale, rule = rate, dataclasses.replace(rule, eta=Constant(rate.peak))
     driven = GroupedRule(rule, groups)
-    posed = posed_flow(gradient, task, driven, initial, flow)
+    posed = pose_flow(gradient, task, driven, initial, flow)
     solved = integrate(
         posed.field,
         posed.state,
         times,
         posed.args,
+        # The parameters come first in the state, the task first in the arguments.
         save=lambda t, state, args: save(args[0], state[0], t),
         timescale=timescale or StepTime(shift=posed.shift),
         tolerances=tolerances,
@@ -150,8 +153,8 @@ def flow_of_rule(
     return solved, solved.final[0]
 
 
-def posed_flow(
-    gradient: Gradient[Params], task: Any, driven: GroupedRule, initial: Params, flow: str
+def pose_flow(
+    gradient: Gradient[Params], task: PyTree, driven: GroupedRule, initial: Params, flow: str
 ) -> InitialValueProblem:
     """Return the initial value problem of `flow_of_rule`."""
     return flows_of(driven.rule)[flow].pose(decayed(gradient, driven), task, driven, initial)
@@ -160,8 +163,8 @@ def posed_flow(
 def decayed(gradient: Gradient[Params], driven: GroupedRule) -> Gradient[Params]:
     """Add the rule's coupled decay to `gradient`."""
 
-    def whole(task: Any, params: Params) -> Params:
-        found, rule = gradient(task, params), driven.rule
-        return found if rule.decoupled else rule.decayed(found, params, driven.groups)
+    def with_decay(task: PyTree, params: Params) -> Params:
+        of_loss, rule = gradient(task, params), driven.rule
+        return of_loss if rule.decoupled else rule.decayed(of_loss, params, driven.groups)
 
-    return whole
+    return with_decay

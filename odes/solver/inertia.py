@@ -50,7 +50,6 @@ out of steps, the status is `MAX_STEPS`.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,21 +66,56 @@ PROBES = 4
 
 
 def _alone(
-    field: Any, gradient: Gradient[Params], task: Any, driven: GroupedRule[SGD], initial: Params
+    field: Callable[..., PyTree],
+    gradient: Gradient[Params],
+    task: PyTree,
+    driven: GroupedRule[SGD],
+    initial: Params,
 ) -> InitialValueProblem:
     return InitialValueProblem((initial,), functools.partial(field, gradient), (task, driven))
 
 
 def _with_velocity(
-    flow: str, gradient: Gradient[Params], task: Any, driven: GroupedRule[SGD], initial: Params
+    flow: str, gradient: Gradient[Params], task: PyTree, driven: GroupedRule[SGD], initial: Params
 ) -> InitialValueProblem:
     start = jax.tree.map(jnp.zeros_like, initial)
     if flow == "corrected":
+        # v(0) = G / (1 + mu), for which the flow covers the same distance as descent in the end.
         if not driven.rule.has_inertia:
             return _alone(_corrected, gradient, task, driven, initial)
         mu = driven.rule.mu
         start = jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
-    field = functools.partial(_with_inertia, gradient, flow=flow)
+
+    def field(t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+        (params, velocity), (task, driven) = state, args
+        mu = driven.rule.mu
+        pull = gradient(task, params)
+        # v' = rate (G / (1 - mu) - v), the inverse of the time by which the velocity lags behind G.
+        rate = {
+            "matched": -jnp.log(mu),
+            "corrected": 2 * (1 - mu) / (1 + mu),
+            "heavy-ball": 1 - mu,
+        }[flow]
+        acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
+        # The matched flow is evaluated half a step later, and so is its rate.
+        at = t - 0.5 if flow == "matched" else t
+        nesterov = driven.rule.nesterov
+
+        # p' = -eta d with d = v, or d = mu v + G with Nesterov momentum.
+        def motion(pull: PyTree, params: PyTree) -> PyTree:
+            ahead = jax.tree.map(lambda v, g: mu * v + g, velocity, pull) if nesterov else velocity
+            return driven.descend(ahead, at, params)
+
+        moved = motion(pull, params)
+        if flow == "corrected" or (flow == "matched" and nesterov):
+            # Nesterov's gradient and decoupled decay are those at the start of the step.
+            begin = half_a_step_ago(params, moved)
+            moved = motion(gradient(task, begin) if nesterov else pull, begin)
+        if flow == "matched" and nesterov:
+            # The first step begins at t = 0, half a unit before its middle: none has begun before.
+            moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
+        return moved, acceleration
+
     posed = InitialValueProblem((initial, start), field, (task, driven))
     if flow != "matched":
         return posed
@@ -92,6 +126,7 @@ def _without_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, rescaled: bool
 ) -> PyTree:
     (params,), (task, driven) = state, args
+    # p' = -eta G / (1 - mu): the velocity v = G / (1 - mu) follows the gradient without delay.
     rate = 1 / (1 - driven.rule.mu) if rescaled else 1.0
     pull = jax.tree.map(lambda g: rate * g, gradient(task, params))
     return (driven.descend(pull, t, params),)
@@ -104,38 +139,10 @@ def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
 
 def corrected(along: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
     """Return the velocity of a flow whose unit-time steps are `along`, to second order."""
+    # Backward error analysis: steps f of Euler's method follow p' = f - f'f/2.
     first = along(state)
     change = jax.jvp(along, (state,), (first,))[1]
     return jax.tree.map(lambda speed, change: speed - change / 2, first, change)
-
-
-def _with_inertia(
-    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, flow: str
-) -> PyTree:
-    (params, velocity), (task, driven) = state, args
-    mu = driven.rule.mu
-    pull = gradient(task, params)
-    rate = {
-        "matched": -jnp.log(mu),
-        "corrected": 2 * (1 - mu) / (1 + mu),
-        "heavy-ball": 1 - mu,
-    }[flow]
-    acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
-    # The matched flow is evaluated half a step later, and so is its rate.
-    at = t - 0.5 if flow == "matched" else t
-    nesterov = driven.rule.nesterov
-
-    def motion(pull: PyTree, params: PyTree) -> PyTree:
-        ahead = jax.tree.map(lambda v, g: mu * v + g, velocity, pull) if nesterov else velocity
-        return driven.descend(ahead, at, params)
-
-    moved = motion(pull, params)
-    if flow == "corrected" or (flow == "matched" and nesterov):
-        begin = half_a_step_ago(params, moved)
-        moved = motion(gradient(task, begin) if nesterov else pull, begin)
-    if flow == "matched" and nesterov:
-        moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
-    return moved, acceleration
 
 
 def half_a_step_ago(params: Params, motion: Params) -> Params:
@@ -144,51 +151,51 @@ def half_a_step_ago(params: Params, motion: Params) -> Params:
 
 
 def _signs(
-    name: str, gradient: Gradient[Params], task: Any, driven: GroupedRule[Sign], initial: Params
+    name: str, gradient: Gradient[PyTree], task: PyTree, driven: GroupedRule[Sign], initial: PyTree
 ) -> InitialValueProblem:
-    args = task, driven, _probes(initial)
-    if name == "plain":
-        return InitialValueProblem((initial,), functools.partial(_signs_alone, gradient), args)
-    matched, state = name == "matched", (initial, jax.tree.map(jnp.zeros_like, initial))
-    field = functools.partial(_signs_of_average, gradient, matched=matched)
-    shift, jumps = (0.5, (0.5,)) if matched else (0.0, ())
-    return InitialValueProblem(state, field, args, shift=shift, jumps=jumps)
-
-
-def _signs_alone(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
-    (params,), (task, driven, probes) = state, args
-    pull, change = _probed(functools.partial(gradient, task), params, probes)
-    signs = jax.tree.map(_saturated, pull, driven.descend(change, t))
-    return (driven.descend(signs, t, params),)
-
-
-def _signs_of_average(
-    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, matched: bool
-) -> PyTree:
-    (params, average), (task, driven, probes) = state, args
-    mu = jnp.asarray(driven.rule.momentum)
-    rate, at = (-jnp.log(mu), t - 0.5) if matched else (1 - mu, t)
-    pull, change = _probed(functools.partial(gradient, task), params, probes)
-    # At the start this is 0/0, whose limit is the gradient.
-    weight = jnp.where(t > 0, -jnp.expm1(-rate * t), 1.0)
-    mean = jax.tree.map(lambda m, g: jnp.where(t > 0, m / weight, g), average, pull)
-    signs = jax.tree.map(_saturated, mean, driven.descend(change, at))
-    moved = driven.descend(signs, at, params)
-    if matched:
-        moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
-    return moved, jax.tree.map(lambda m, g: rate * (g - m), average, pull)
-
-
-def _probes(params: PyTree) -> PyTree:
-    """(PROBES, ...) directions, normal with mean absolute value 1 in each weight: a diagonal
-    Hessian is then found exactly, and no other one is missed, as with random signs."""
+    # (PROBES, ...) directions, normal with mean absolute value 1 in each weight: they give a
+    # diagonal Hessian exactly, and miss no other one, as random signs might.
     keys = jax.random.split(jax.random.key(0), PROBES)
-    drawn = jax.vmap(lambda key: optax.tree.random_like(key, params, jax.random.normal))(keys)
-    return jax.tree.map(lambda z: z / jnp.mean(jnp.abs(z), axis=0, keepdims=True), drawn)
+    normal = jax.vmap(lambda key: optax.tree.random_like(key, initial, jax.random.normal))(keys)
+    probes = jax.tree.map(lambda z: z / jnp.mean(jnp.abs(z), axis=0, keepdims=True), normal)
+    args = task, driven, probes
+    matched = name == "matched"
+
+    # p' = -eta S(G) with the width w = eta |H|.
+    def alone(t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+        (params,), (task, driven, probes) = state, args
+        pull, change = _probed(functools.partial(gradient, task), params, probes)
+        signs = jax.tree.map(_saturated, pull, driven.descend(change, t))
+        return (driven.descend(signs, t, params),)
+
+    # m' = lambda (G - m), p' = -eta S(m / (1 - e^{-lambda t})) with the same width.
+    def of_average(t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+        (params, average), (task, driven, probes) = state, args
+        mu = jnp.asarray(driven.rule.momentum)
+        rate, at = (-jnp.log(mu), t - 0.5) if matched else (1 - mu, t)
+        pull, change = _probed(functools.partial(gradient, task), params, probes)
+        # At the start this is 0/0, whose limit is the gradient.
+        weight = jnp.where(t > 0, -jnp.expm1(-rate * t), 1.0)
+        mean = jax.tree.map(lambda m, g: jnp.where(t > 0, m / weight, g), average, pull)
+        signs = jax.tree.map(_saturated, mean, driven.descend(change, at))
+        moved = driven.descend(signs, at, params)
+        if matched:
+            # No step has begun before, as with momentum.
+            moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
+        return moved, jax.tree.map(lambda m, g: rate * (g - m), average, pull)
+
+    if name == "plain":
+        return InitialValueProblem((initial,), alone, args)
+    state = initial, jax.tree.map(jnp.zeros_like, initial)
+    shift, jumps = (0.5, (0.5,)) if matched else (0.0, ())
+    return InitialValueProblem(state, of_average, args, shift=shift, jumps=jumps)
 
 
-def _probed(gradient: Any, params: Params, probes: Params) -> tuple[Params, Params]:
-    """Return the gradient and its mean absolute change along the probes."""
+def _probed(
+    gradient: Callable[[Params], Params], params: Params, probes: Params
+) -> tuple[Params, Params]:
+    """Return the gradient G and |H|, its mean absolute change along the probes."""
+    # `linearize` evaluates the gradient once for all Hessian-vector products.
     pull, push = jax.linearize(gradient, params)
     change = jax.vmap(push)(probes)
     return pull, jax.tree.map(lambda c: jnp.mean(jnp.abs(c), axis=0), change)
@@ -196,6 +203,7 @@ def _probed(gradient: Any, params: Params, probes: Params) -> tuple[Params, Para
 
 def _saturated(mean: Array, width: Array) -> Array:
     """Return the sign of `mean`, but linear where |mean| is below `width`."""
+    # `descend` returns the width with a minus sign.
     width = jnp.abs(width)
     linear = jnp.clip(mean / jnp.where(width > 0, width, 1), -1, 1)
     return jnp.where(width > 0, linear, jnp.sign(mean))
@@ -206,14 +214,21 @@ def _moves(rule: SGD) -> bool:
 
 
 def _still(rule: Sign) -> bool:
-    """Return whether there is no momentum, and thus no velocity for a matched flow."""
+    # Without momentum there is no velocity, whose decay a flow could match. A traced momentum
+    # counts as momentum.
     return not checks.is_traced(rule.momentum) and not np.any(rule.momentum)
 
 
 def _of_signs(name: str, describes: Callable[[Sign], bool] = lambda rule: True) -> Flow:
-    found = next(each for each in _OF_DESCENT if each.name == name)
-    pose = functools.partial(_signs, name)
-    return dataclasses.replace(found, rule=Sign, pose=pose, describes=describes, in_eta_time=False)
+    of_descent = next(flow for flow in _OF_DESCENT if flow.name == name)
+    # The width of the sign depends on eta, so that a rate does not only change the speed.
+    return dataclasses.replace(
+        of_descent,
+        rule=Sign,
+        pose=functools.partial(_signs, name),
+        describes=describes,
+        in_eta_time=False,
+    )
 
 
 _PLAIN, _RESCALED = (

@@ -115,8 +115,10 @@ def integrate(
     }
     adjoint = adjoints[checks.choice("derivatives", derivatives, tuple(adjoints))]()
     t0, t1, flow_times = _span(timescale, begin, times)
+    # The solver picks its first step itself, and steps by an estimate of the local error.
     controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
-    # Most are inf where a schedule is smooth.
+    # At a jump of the rate no error estimate holds, so that steps end there. Most times are inf,
+    # where a schedule is smooth.
     jump_times = jnp.asarray(jumps, t1.dtype)
     if jump_times.size:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
@@ -132,9 +134,11 @@ def integrate(
         saveat=_save_at(flow_times, save),
         stepsize_controller=controller,
         adjoint=adjoint,
+        # A stop is seen at the end of a step, without a search for its time within the step.
         event=None if stop is None else diffrax.Event(lambda t, y, args, **_: stop(t, y, args)),
         # Stopping at jumps takes steps of its own.
         max_steps=tolerances.max_steps + jump_times.size,
+        # One failed run must not stop those beside it under vmap: `_solved` sets a status.
         throw=False,
     )
     return _solved(times, solution, initial, flow_times[-1] > t0)
@@ -174,14 +178,17 @@ def integrate_sde(
 
     t0, t1, flow_times = _span(timescale, begin, times)
     grid = t0 + (t1 - t0) * jnp.arange(num_steps + 1, dtype=t0.dtype) / num_steps
+    # Rounding must not leave the last time outside of the grid.
     grid = grid.at[-1].set(t1)
     jump = jnp.asarray(jump, t0.dtype)
     # The first and last time stay: a jump within half a step of them is taken there.
     nearest = jnp.argmin(jnp.abs(grid - jump))
     inside = (nearest > 0) & (nearest < num_steps)
     grid = grid.at[nearest].set(jnp.where(inside, jump, grid[nearest]))
+    # On a fixed grid each increment is needed once, so that no tree of refinements is stored.
     shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), initial)
     path = diffrax.UnsafeBrownianPath(shape, key)
+    # A diagonal operator: each entry has its own noise.
     noise = diffrax.ControlTerm(
         lambda t, y, args: lineax.DiagonalLinearOperator(diffusion(jnp.asarray(t), y, args)), path
     )
@@ -213,8 +220,7 @@ def _span(
     return t0, t1, flow_times
 
 
-def _save_at(flow_times: Float[Array, " S"], save: Save) -> Any:
-    """Return what to save: `save` and finiteness of the state at the times, and the final state."""
+def _save_at(flow_times: Float[Array, " S"], save: Save) -> "diffrax.SaveAt":
     import diffrax
 
     def save_with_check(t: Float[Array, ""], y: PyTree, args: PyTree) -> PyTree:
@@ -222,22 +228,24 @@ def _save_at(flow_times: Float[Array, " S"], save: Save) -> Any:
         # As a float, because diffrax fills times that it never reached with inf.
         return save(t, y, args), jnp.all(finite).astype(t.dtype)
 
+    # The values at the times, with the final state, from which a solve may continue.
     at_times = diffrax.SubSaveAt(ts=flow_times, fn=jax.jit(save_with_check))
     return diffrax.SaveAt(subs=[at_times, diffrax.SubSaveAt(t1=True)])
 
 
 def _solved(
-    times: Float[Array, " S"], solution: Any, initial: PyTree, moved: Bool[Array, ""]
+    times: Float[Array, " S"], solution: "diffrax.Solution", initial: PyTree, moved: Bool[Array, ""]
 ) -> Solved:
     """Return diffrax's solution with a status; unless `moved`, the final state is the initial."""
     import diffrax
 
-    ys: Any = solution.ys
+    ys: PyTree = solution.ys
     (saved, finite), final = ys
     results = diffrax.RESULTS
     status = jnp.where(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
     )
+    # A stop is no failure of the solver: the values after it, which are inf, mark it as diverged.
     stopped = solution.result == results.event_occurred
     succeeded = (solution.result == results.successful) | stopped
     finite_status, first_bad = judge(times, finite == 1)
@@ -252,22 +260,23 @@ def judge(
     """Return status (OK or DIVERGED) and first bad step of a run `valid` at some of its `times`."""
     good = jnp.all(valid)
     status = jnp.where(good, Status.OK, Status.DIVERGED)
+    # `argmin` of booleans is the first False. A step counts as bad as soon as it has begun.
     first_bad = jnp.where(good, -1, jnp.ceil(times[jnp.argmin(valid)]))
     return status.astype(jnp.int32), first_bad.astype(jnp.int32)
 
 
-Drift = Callable[[Float[Array, ""], PyTree], PyTree]
+ItoDrift = Callable[[Float[Array, ""], PyTree], PyTree]
 """(t, y) -> derivative of y."""
-Diffusion = Callable[[Float[Array, ""], PyTree, Float[Array, " E"]], PyTree]
+ItoDiffusion = Callable[[Float[Array, ""], PyTree, Float[Array, " E"]], PyTree]
 """(t, y, dW) -> change of y for the increment dW of a Brownian path, linear in dW."""
 
-STAGES = 3
+RUNGE_KUTTA_STAGES = 3
 """Evaluations of the drift in half a step of `integrate_ito`."""
 
 
 def integrate_ito(
-    drift: Drift,
-    diffusion: Diffusion,
+    drift: ItoDrift,
+    diffusion: ItoDiffusion,
     initial: PyTree,
     grid: Float[Array, " N"],
     marks: Sequence[int],
@@ -301,16 +310,19 @@ def integrate_ito(
         The saved values, with a leading axis, and the state at the last mark.
     """
 
+    # y_1 = y + h/3 f(y), y_2 = y + h/2 f(y_1), y_3 = y + h f(y_2), in one loop: the drift is traced
+    # once, which is what takes long to compile.
     def flow(t: Array, h: Array, y: PyTree) -> PyTree:
         def stage(i: Array, carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-            reached, ahead = carry
-            slope, ahead = drift(t + ahead, reached), h / (STAGES - i)
+            y_i, ahead = carry
+            slope, ahead = drift(t + ahead, y_i), h / (RUNGE_KUTTA_STAGES - i)
             return jax.tree.map(lambda y, f: y + ahead * f, y, slope), ahead
 
-        return jax.lax.fori_loop(0, STAGES, stage, (y, jnp.zeros_like(h)))[0]
+        return jax.lax.fori_loop(0, RUNGE_KUTTA_STAGES, stage, (y, jnp.zeros_like(h)))[0]
 
     def step(k: Array, y: PyTree) -> PyTree:
         t, h = grid[k], grid[k + 1] - grid[k]
+        # The key of a step is that of its index: the path does not depend on where it is recorded.
         normal = jax.random.normal(jax.random.fold_in(key, k), (noises,), grid.dtype)
         middle = flow(t, h / 2, y)
         kick = diffusion(t + h / 2, middle, jnp.sqrt(h) * normal)
@@ -322,18 +334,23 @@ def integrate_ito(
 def seen_at(
     times: Sequence[int],
     start: PyTree,
-    step: Callable[[Int[Array, ""], Any], Any],
-    look: Callable[[Any, Int[Array, ""]], Any],
-) -> tuple[Any, Any]:
+    step: Callable[[Int[Array, ""], PyTree], PyTree],
+    look: Callable[[PyTree, Int[Array, ""]], PyTree],
+) -> tuple[PyTree, PyTree]:
     """Return `look(state, k)` at all `times` (increasing whole steps) while `step(k, state)`
     advances the state; and the last state. It can be differentiated in both modes."""
+    # A scan over all steps, with a branch at each: a `while_loop` up to the next time would have no
+    # reverse-mode derivative.
     due = jnp.asarray(np.asarray(times), jnp.int32)
     shapes = jax.eval_shape(look, start, jnp.int32(0))
     rows = jax.tree.map(lambda s: jnp.zeros((len(times), *s.shape), s.dtype), shapes)
 
-    def turn(carry: tuple[Any, Any, Any, Array], k: Int[Array, ""]) -> tuple[tuple, None]:
+    def turn(
+        carry: tuple[PyTree, PyTree, PyTree, Array], k: Int[Array, ""]
+    ) -> tuple[tuple[PyTree, ...], None]:
         state, last, rows, slot = carry
         here = due[slot] == k
+        # Elsewhere the branch returns the row as it was, so that writing it changes nothing.
         old = jax.tree.map(lambda column: column[slot], rows)
         row, last = jax.lax.cond(here, lambda: (look(state, k), state), lambda: (old, last))
         rows = jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)

@@ -47,7 +47,7 @@ the noise of earlier steps has moved; a term in the third derivative is neglecte
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -89,7 +89,8 @@ def last_uneven(variance: float, b2: float, steps: int) -> int:
     `UNEVEN`, or 0, for squares of relative `variance`. The weights keep the noise of all steps, so
     the mean over the steps so far decides, which falls later than the scatter itself."""
     k = np.arange(1, steps + 1)
-    # An average of k squares with weights b2^i is effectively one of so many.
+    # Effective number of terms of an average of k squares with the weights w_i = b2^i,
+    # (sum_i w_i)^2 / sum_i w_i^2.
     terms = (1 - b2**k) * (1 + b2) / ((1 + b2**k) * (1 - b2))
     scatter = np.cumsum(variance / terms) / k
     return int(np.max(k, where=scatter > UNEVEN, initial=0))
@@ -106,21 +107,21 @@ class Sampling(NamedTuple):
     """Squared standard errors of the `mean` and the `variance` of some numbers that are estimated
     from samples."""
 
-    mean: Any
-    variance: Any
+    mean: PyTree
+    variance: PyTree
 
 
 class BackwardPass(NamedTuple):
     """A backward pass for the P numbers observed at one time: their derivatives `adjoint` (P, ...)
     with respect to the state, their `covariance` (P, P) from the noise of the steps so far, the
-    `errors` (P,) of estimates in these steps, their `values` (P,), and in `beside` observations
-    without a covariance."""
+    `errors` (P,) of estimates in these steps, their `values` (P,), and in `aux` observations whose
+    covariance is not needed."""
 
     adjoint: State
     covariance: Float[Array, "P P"]
     errors: Sampling
     values: Float[Array, " P"]
-    beside: PyTree
+    aux: PyTree
 
 
 class Descent(NamedTuple):
@@ -144,14 +145,14 @@ class Descent(NamedTuple):
     """
 
     rule: Rule
-    derive: Callable[[Any, Int[Array, ""]], tuple[Any, PyTree]]
+    derive: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, PyTree]]
     noise: Callable[[PyTree], Float[Array, "P P"]]
-    observe: Callable[[Any, Int[Array, ""]], tuple[Float[Array, " P"], PyTree]]
+    observe: Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, " P"], PyTree]]
     count: PyTree = None
     groups: PyTree = None
-    variance: Callable[[Any, Int[Array, ""]], PyTree] | None = None
-    squares: Callable[[Any, Int[Array, ""], PyTree], Float[Array, "P P"]] | None = None
-    sampling: Callable[[Any, Int[Array, ""], PyTree, PyTree], Sampling] | None = None
+    variance: Callable[[PyTree, Int[Array, ""]], PyTree] | None = None
+    squares: Callable[[PyTree, Int[Array, ""], PyTree], Float[Array, "P P"]] | None = None
+    sampling: Callable[[PyTree, Int[Array, ""], PyTree, PyTree], Sampling] | None = None
 
     def start(self, params: PyTree) -> State:
         """Return the state before the first step."""
@@ -175,7 +176,8 @@ class Descent(NamedTuple):
         memory = eqx.combine(state.memory, counts)
         if variance is not None:
             assert isinstance(self.rule, AVERAGE_SQUARES)
-            # The update multiplies this by b2, which leaves (1 - b2) variance.
+            # v' = b2 v + (1 - b2) (G^2 + sigma^2). The update only knows G; it multiplies v by b2,
+            # which turns this addition into (1 - b2) sigma^2.
             weight = (1 - self.rule.b2) / self.rule.b2
             squares = optax.tree.get(memory, "nu")
             squares = jax.tree.map(lambda nu, s: nu + weight * s, squares, variance)
@@ -191,18 +193,27 @@ class Descent(NamedTuple):
 
     def arrive(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
         """Start a pass at the time of its observations."""
-        slopes, (values, beside) = jax.jacrev(
-            lambda params: (lambda found: (found[0], found))(self.observe(params, k)), has_aux=True
-        )(state.params)
+
+        def observe(params: PyTree) -> tuple[Float[Array, " P"], tuple[Float[Array, " P"], PyTree]]:
+            values, aux = self.observe(params, k)
+            return values, (values, aux)
+
+        # a_S = dO/dp: the observations depend on the weights, not on the memory of the rule. The
+        # values come out of the same evaluation.
+        slopes, (values, aux) = jax.jacrev(observe, has_aux=True)(state.params)
         slopes = jax.vmap(self._single)(slopes)
         memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
         covariance, errors = jax.tree.map(jnp.zeros_like, (passed.covariance, passed.errors))
-        return BackwardPass(State(slopes, memory), covariance, errors, values, beside)
+        return BackwardPass(State(slopes, memory), covariance, errors, values, aux)
 
     def back(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
         """Go from :math:`a_{k+1}` to :math:`a_k`, and add the covariance due to step k's noise."""
-        (gradient, _), derivative = jax.linearize(lambda p: self.derive(p, k), state.params)
-        variance, spreading = jax.vjp(lambda p: self.scattered(p, k), state.params)
+        # d(G, features)/dp in forward mode: the Hessian is symmetric, so that its transpose is not
+        # needed, and the features give the derivatives along lambda, s' = lambda . grad loss.
+        (gradient, _), along_vector = jax.linearize(lambda p: self.derive(p, k), state.params)
+        # (d sigma^2 / dp)^T, which is not symmetric.
+        variance, pull_variance = jax.vjp(lambda p: self.scattered(p, k), state.params)
+        # The transposes of dU/d(p, u), dU/dG and dU/dsigma^2 at once.
         _, pull = jax.vjp(
             lambda state, gradient, variance: self.update(state, gradient, k, variance),
             state,
@@ -211,21 +222,28 @@ class Descent(NamedTuple):
         )
 
         def one(adjoint: State) -> tuple[State, PyTree, PyTree]:
-            before, push, wider = pull(adjoint)
-            change, along = derivative(push)
+            # lambda_k = (dU/dG)^T a_{k+1} and mu_k = (dU/dsigma^2)^T a_{k+1}.
+            before, lambda_k, mu_k = pull(adjoint)
+            # a_k = (dU/d(p, u))^T a_{k+1} + H lambda_k + (dsigma^2/dp)^T mu_k.
+            change, along = along_vector(lambda_k)
             params = jax.tree.map(jnp.add, before.params, change)
             if variance is not None:
-                (of_variance,) = spreading(self._together(wider))
+                # mu is with respect to one weight, the variance of an entry stands for all of its.
+                of_entries = (
+                    mu_k if self.count is None else jax.tree.map(jnp.multiply, mu_k, self.count)
+                )
+                (of_variance,) = pull_variance(of_entries)
                 params = jax.tree.map(jnp.add, params, self._single(of_variance))
-            return State(params, before.memory), along, wider
+            return State(params, before.memory), along, mu_k
 
-        adjoint, along, wider = jax.vmap(one)(passed.adjoint)
+        adjoint, along, mu_k = jax.vmap(one)(passed.adjoint)
+        # Cov(O, O') += lambda_k^T C lambda_k' + mu_k^T Cov(xi^2, xi^2) mu_k'.
         covariance, errors = passed.covariance + self.noise(along), passed.errors
         if variance is not None and self.squares is not None:
-            covariance += self.squares(state.params, k, wider)
+            covariance += self.squares(state.params, k, mu_k)
         if self.sampling is not None:
-            # Steps have independent samples.
-            added = self.sampling(state.params, k, along, None if variance is None else wider)
+            # Steps have independent samples, so that their squared errors add up.
+            added = self.sampling(state.params, k, along, None if variance is None else mu_k)
             errors = jax.tree.map(jnp.add, errors, added)
         return passed._replace(adjoint=adjoint, covariance=covariance, errors=errors)
 
@@ -234,16 +252,12 @@ class Descent(NamedTuple):
         that it represents, for which the Hessian is symmetric."""
         if self.count is None:
             return slopes
-        each = lambda x, n: jnp.where(n > 0, x / jnp.where(n > 0, n, 1), 0)  # noqa: E731
-        return jax.tree.map(each, slopes, self.count)
-
-    def _together(self, slopes: PyTree) -> PyTree:
-        """Invert `_single`."""
-        return slopes if self.count is None else jax.tree.map(jnp.multiply, slopes, self.count)
+        per_weight = lambda x, n: jnp.where(n > 0, x / jnp.where(n > 0, n, 1), 0)  # noqa: E731
+        return jax.tree.map(per_weight, slopes, self.count)
 
 
 class Leg(NamedTuple):
-    """Part of a route: the steps of a `segment`, backwards from `time` or from the end of the
+    """Part of the way back: the steps of a `segment`, backwards from `time` or from the end of the
     segment, whichever is earlier."""
 
     segment: Int[AnyArray, "*E"]
@@ -266,6 +280,7 @@ def by_name(
     seen: Callable[[PyTree], dict[str, Array]], params: PyTree, values: Float[Array, "S P"]
 ) -> dict[str, Array]:
     """Return rows of numbers as observables by name, with the shapes of `seen(params)`."""
+    # The inverse of the `ravel_pytree` with which `observe` flattens them.
     shapes = jax.eval_shape(seen, params)
     _, unravel = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
     return jax.vmap(unravel)(values)
@@ -277,53 +292,57 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
     Returns:
         A `BackwardPass` with a leading axis for the S times. Its adjoint is None.
     """
+    # Checkpointing: of S steps, the states at the starts of sqrt(S) segments are stored, and those
+    # within a segment are computed again when a pass goes back through it: memory for 2 sqrt(S)
+    # states in place of S, and a second evaluation of each step.
     stride = math.isqrt(times[-1]) + 1
-    values, beside = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params, jnp.int32(0))
-    )
 
     def segment(begin: Int[AnyArray, ""], state: State) -> tuple[State, State]:
+        # (p, u)_{k+1} = U(p_k, u_k, G(p_k)); the states before the steps are returned too.
         ahead = jnp.arange(stride) + begin
         return jax.lax.scan(lambda state, k: (descent.step(state, k), state), state, ahead)
 
     begins = jnp.arange(0, times[-1] + 1, stride)
     start = descent.start(params)
-    _, kept = jax.lax.scan(lambda state, begin: (segment(begin, state)[0], state), start, begins)
-    adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
-    covariance = jnp.zeros(2 * values.shape, values.dtype)
-    errors = Sampling(jnp.zeros_like(values), jnp.zeros_like(values))
+    _, starts = jax.lax.scan(lambda state, begin: (segment(begin, state)[0], state), start, begins)
 
-    def go(passed: BackwardPass, leg: Leg) -> tuple[BackwardPass, BackwardPass]:
-        """Go back through a segment, from the time of the leg if that is in it."""
+    # A pass for each time S, from a_S = dO/dp down to a_0, adds
+    #     Cov(O, O') = sum_{k < S} lambda_k^T C(p_k) lambda_k'
+    # on its way. Passes through one segment after another, of all times, are one scan over legs:
+    # latest segment first, so that the last leg of each time ends at step 0.
+    legs, ends = [], []
+    for time in times:
+        legs += [(number, time) for number in reversed(range(time // stride + 1))]
+        ends.append(len(legs) - 1)
+    legs = Leg(*np.array(legs, np.int32).T)
+
+    def go_back(passed: BackwardPass, leg: Leg) -> tuple[BackwardPass, BackwardPass]:
         begin = leg.segment * stride
-        _, states = segment(begin, jax.tree.map(lambda leaf: leaf[leg.segment], kept))
+        _, states = segment(begin, jax.tree.map(lambda leaf: leaf[leg.segment], starts))
 
         def turn(passed: BackwardPass, at: tuple[State, Array]) -> tuple[BackwardPass, None]:
             state, k = at
-            # The route does not depend on the problem's numbers, so under vmap this stays a branch.
+            # Steps after the time of the leg are skipped (0). At that time the pass starts, with
+            # a_S and a covariance of zero (1); before it, a_{k+1} becomes a_k (2). Legs do not
+            # depend on the problem's numbers, so under vmap this stays a branch.
             case = (k <= leg.time).astype(int) + (k < leg.time)
             cases = (lambda passed, *_: passed), descent.arrive, descent.back
             return jax.lax.switch(case, cases, passed, state, k), None
 
         # A loop of unknown length would have no derivative in reverse mode.
-        each = states, jnp.arange(stride) + begin
-        passed, _ = jax.lax.scan(turn, passed, each, reverse=True)
+        ahead = states, jnp.arange(stride) + begin
+        passed, _ = jax.lax.scan(turn, passed, ahead, reverse=True)
         return passed, passed._replace(adjoint=None)
 
-    route, ends = _route(times, stride)
-    passed = BackwardPass(adjoint, covariance, errors, values, beside)
-    _, found = jax.lax.scan(go, passed, route)
-    return jax.tree.map(lambda leaf: leaf[ends], found)
-
-
-def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
-    """Return legs back from each time, and indices of the final legs."""
-    legs, ends = [], []
-    for time in times:
-        legs += [(segment, time) for segment in reversed(range(time // stride + 1))]
-        ends.append(len(legs) - 1)
-    segment, time = np.array(legs, np.int32).T
-    return Leg(segment, time), np.array(ends)
+    # What a pass starts from is overwritten by `arrive`: only its shapes count.
+    values, aux = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params, jnp.int32(0))
+    )
+    adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
+    covariance = jnp.zeros(2 * values.shape, values.dtype)
+    errors = Sampling(jnp.zeros_like(values), jnp.zeros_like(values))
+    _, passes = jax.lax.scan(go_back, BackwardPass(adjoint, covariance, errors, values, aux), legs)
+    return jax.tree.map(lambda leaf: leaf[np.array(ends)], passes)
 
 
 class Drift(NamedTuple):
@@ -360,8 +379,12 @@ def drift(
     start = descent.start(params)
     none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
 
+    # The state of a run with the noise s xi is x(s) = x + s x' + s^2/2 x'' + ... A step maps
+    # it to U(x(s), G(x(s)) + s xi), whose derivatives at s = 0 are the next x' and x''.
     def step(k: Int[Array, ""], now: Draws) -> Draws:
         def one(first: State, second: State, key: PRNGKeyArray) -> tuple[State, State]:
+            # The mean needs only noise of the right covariance on the path without noise. For the
+            # variance, the noise itself depends on s through the weights.
             still = None if covariance else sample(now.mean.params, key)
 
             def path(s: Float[Array, ""]) -> State:
@@ -382,29 +405,31 @@ def drift(
         return Draws(descent.step(now.mean, k), first, second)
 
     def look(now: Draws, k: Int[Array, ""]) -> Drift:
-        def one(first: State, second: State) -> Float[Array, " P"]:
+        def curvature(first: State, second: State) -> Float[Array, " P"]:
             return _derivatives(
                 lambda s: descent.observe(_along(now.mean, first, second, s).params, k)[0]
             )[1]
 
-        found = jax.vmap(one)(now.first, now.second) / 2
-        mean = jnp.mean(found, axis=0, keepdims=True)
-        of_draws = jnp.zeros(2 * found.shape[1:], found.dtype)
+        # E (1/2 d^2 O / ds^2), and its covariance between draws.
+        halves = jax.vmap(curvature)(now.first, now.second) / 2
+        mean = jnp.mean(halves, axis=0, keepdims=True)
+        of_draws = jnp.zeros(2 * halves.shape[1:], halves.dtype)
         if covariance:
-            of_draws = (found - mean).T @ (found - mean) / (draws - 1)
-        errors = sampling(found, draws - 1)[1]
+            of_draws = (halves - mean).T @ (halves - mean) / (draws - 1)
+        errors = sampling(halves, draws - 1)[1]
         return Drift(descent.observe(now.mean.params, k)[0], mean[0], of_draws, errors)
 
     return seen_at(times, Draws(start, none, none), step, look)[0]
 
 
-def sampling(each: Float[Array, "N *P"], free: int) -> tuple[Float[Array, "*P"], Sampling]:
+def sampling(values: Float[Array, "N *P"], free: int) -> tuple[Float[Array, "*P"], Sampling]:
     """Return the variance of N independent numbers, with `free` degrees of freedom, and the errors
     of their mean and of this variance, from the fourth moment."""
-    centred = each - jnp.mean(each, axis=0, keepdims=True)
+    centred = values - jnp.mean(values, axis=0, keepdims=True)
     variance = jnp.sum(centred**2, axis=0) / free
-    wider = jnp.mean(centred**4, axis=0) - variance**2
-    return variance, Sampling(variance / len(each), jnp.maximum(wider, 0) / len(each))
+    # Var(x^2) = E x^4 - (E x^2)^2, which sampling may leave below zero.
+    of_squares = jnp.mean(centred**4, axis=0) - variance**2
+    return variance, Sampling(variance / len(values), jnp.maximum(of_squares, 0) / len(values))
 
 
 def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> State:
@@ -413,6 +438,7 @@ def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> Sta
 
 def _derivatives(path: Callable[[Float[Array, ""]], PyTree]) -> tuple[PyTree, PyTree]:
     """Return the first and second derivative of `path` at 0."""
+    # Forward over forward: `path` has one argument and many results.
     one = jnp.ones(())
 
     def slope(s: Float[Array, ""]) -> PyTree:

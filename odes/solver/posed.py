@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Real
+from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules import Constant, Schedule, proportional
@@ -31,15 +31,15 @@ LONGEST_SEARCH = 2**22
 """Largest number of steps after which a time is searched for in a schedule."""
 Params = TypeVar("Params")
 AnyRule = TypeVar("AnyRule", bound=Rule, covariant=True)
-Gradient = Callable[[Any, Params], Params]
-Save = Callable[[Any, Params, Any], PyTree]
+Gradient = Callable[[PyTree, Params], Params]
+SaveParams = Callable[[PyTree, Params, Array], PyTree]
 """(task, parameters, time of the flow) -> what to keep."""
 
 
 def jumps(rule: Rule) -> Float[Array, " J"]:
     """Return the steps at which a rate jumps; inf stands for none."""
-    every = [each.jumps() for each in rule.schedules.values()]
-    return jnp.concatenate(every) if every else jnp.zeros(0)
+    of_groups = [schedule.jumps() for schedule in rule.schedules.values()]
+    return jnp.concatenate(of_groups) if of_groups else jnp.zeros(0)
 
 
 class GroupedRule(eqx.Module, Generic[AnyRule]):
@@ -49,11 +49,16 @@ class GroupedRule(eqx.Module, Generic[AnyRule]):
     groups: PyTree = eqx.field(static=True)
 
     def descend(
-        self, direction: PyTree, t: Any = None, params: PyTree = None, step: Any = None
+        self,
+        direction: PyTree,
+        t: Real[Number, ""] = 0.0,
+        params: PyTree = None,
+        step: Int[Number, ""] | None = None,
     ) -> PyTree:
         """Return minus the direction times the rates at time `t`, or of a whole `step`. If `params`
         are given, decoupled decay of them is included."""
         if self.rule.decoupled and params is not None:
+            # p' = -eta (d + lambda p), past the averages of the rule.
             direction = self.rule.decayed(direction, params, self.groups)
         rates = self.rule.flow_rate(t) if step is None else self.rule.rate(step)
         return self.rule.descend(direction, rates, self.groups)
@@ -67,12 +72,12 @@ class InitialValueProblem(NamedTuple):
 
     state: tuple[PyTree, ...]
     field: Callable[..., PyTree]
-    args: tuple[Any, ...]
+    args: tuple[PyTree, ...]
     shift: float = 0.0
     jumps: tuple[float, ...] = ()
 
 
-Pose = Callable[[Gradient, Any, GroupedRule, PyTree], InitialValueProblem]
+Pose = Callable[[Gradient, PyTree, GroupedRule, PyTree], InitialValueProblem]
 """(gradient, task, driven, initial parameters) -> the initial value problem."""
 
 
@@ -125,6 +130,7 @@ class Rescaled(eqx.Module):
     def of(cls, rule: Rule) -> "Rescaled":
         """Make the rates of a rule for which `why_not_described` returns None."""
         assert isinstance(rule, SGD)
+        # Velocities of momentum sum to 1 / (1 - mu) times the gradient.
         rates = rule.of_groups("Y", "Z").schedules
         return cls(rates["Y"], rates["Z"], 1 / (1 - rule.mu))
 
@@ -148,11 +154,13 @@ class Rescaled(eqx.Module):
         time = np.asarray(time, float)
         if isinstance(self.Y, Constant) and self.Y.warmup is None:
             return time
+        # Sums of the rate over ever more steps, until they exceed the latest time.
         most, sums, steps = np.max(time, initial=0, where=np.isfinite(time)), np.zeros(1), 1024
         while sums[-1] < most and steps <= LONGEST_SEARCH:
             sums, steps = np.asarray(self.Y.flow_time(np.arange(steps + 1.0))), 8 * steps
         # The first step at whose end as much is learned; rates may be zero before it.
         end = np.clip(np.searchsorted(sums, time), 1, len(sums) - 1)
+        # Within a step the rate is constant, so the sum is linear; `tiny` is for steps of rate 0.
         share = (time - sums[end - 1]) / np.maximum(sums[end] - sums[end - 1], np.finfo(float).tiny)
         return np.where(sums[-1] < time, np.inf, end - 1 + share)
 
@@ -174,6 +182,7 @@ def effective_rates(rule: Rule) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]
     """
     if problem := why_not_described(rule, "the closed form"):
         raise ValueError(problem)
+    # The peak rates belong to the time u of the schedule, see above.
     rescaled = Rescaled.of(rule)
     rate = jnp.asarray(rescaled.rate)
     return rate * jnp.asarray(rescaled.eta_y), rate * jnp.asarray(rescaled.eta_z)
@@ -194,6 +203,7 @@ def why_not_described(
     """
     if reason := why_not_known(rule):
         return reason
+    # Heavy-ball and Nesterov momentum have the same limit without inertia, and differ beyond it.
     sgd = isinstance(rule, SGD) and (momentum == "any" or not rule.nesterov)
     if not sgd or (momentum == "none" and rule.has_inertia):
         without = {"heavy-ball": " without Nesterov momentum", "none": " without momentum"}
@@ -203,6 +213,6 @@ def why_not_described(
         if getattr(rule, name) is not None:
             return f"{name} = {getattr(rule, name)!r}: {theory} needs plain gradients"
     schedules = tuple(rule.schedules.values())
-    if together and not all(proportional(schedules[0], each) for each in schedules[1:]):
+    if together and not all(proportional(schedules[0], other) for other in schedules[1:]):
         return f"eta: {theory} has one time for Y and Z; their schedules must be proportional"
     return None

@@ -40,7 +40,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
@@ -50,7 +50,7 @@ from dynsim.trajectory import Times, Trajectory
 from odes.general import closed_form, flows, no_sgd
 from odes.problem import Reduction, flow
 from odes.sparse_attention import finite_batch
-from odes.theory import AnyTheory, Theory, Training, reason
+from odes.theory import AnyTheory, Theory, Training, reason_unless_traced
 
 __all__ = ["THEORIES", "escape_time", "finite_batch", "growth_rate", "linear_escape_time"]
 
@@ -74,6 +74,7 @@ def loss(state: Alike, task: Retrieval) -> Float[Array, ""]:
     """Return the loss of eq. 17, for any B."""
     A, root = attention(state.copy - state.other, task), task.d**0.5
     fixed, rest = root * state.fixed, root * state.rest
+    # |W|^2, and the squared errors of the two kinds of entries, weighted by their moments.
     square = fixed**2 + (task.d - 1) * rest**2
     sigma_fixed, sigma_rest = task.moments
     missed = sigma_fixed * (A * fixed - 1) ** 2 + sigma_rest * (task.d - 1) * (A * rest - 1) ** 2
@@ -82,6 +83,7 @@ def loss(state: Alike, task: Retrieval) -> Float[Array, ""]:
 
 def gradient(task: Retrieval, state: Alike) -> Alike:
     """Return the gradient with respect to a single weight of each kind."""
+    # A variable that represents n weights has n times the derivative of one of them.
     of_all = jax.grad(loss)(state, task)
     return Alike(
         of_all.fixed / task.d,
@@ -103,7 +105,7 @@ def zero(task: Retrieval, weights: None, dtype: DType) -> Alike:
     return Alike(*4 * (jnp.zeros((), dtype),))
 
 
-ALIKE = Reduction(zero, gradient, lambda task, state: (measure(state, task),))
+ALIKE_WEIGHTS = Reduction(zero, gradient, lambda task, state: (measure(state, task),))
 
 
 def signal(task: Retrieval) -> Float[Array, ""]:
@@ -155,26 +157,27 @@ def _no_fixed_token(training: Training) -> str | None:
 
 
 def _printed(task: Retrieval, rule: Rule, times: Times, **options: Any) -> Trajectory:
-    """Solve the flow of the two variables, with momentum as the rate eta / (1 - mu)."""
-    if why := reason(_no_fixed_token, Training(task, rule)):
+    if why := reason_unless_traced(_no_fixed_token, Training(task, rule)):
         raise ValueError(why)
+    # The paper has no momentum, which enters as the rate eta / (1 - mu).
     kind = "rescaled" if rule.has_inertia else "plain"
-    found = flow(task, rule, times, kind=kind, reduction=_TWO_NUMBERS, **options)
-    return dataclasses.replace(found, source="printed")
+    run = flow(task, rule, times, kind=kind, reduction=_TWO_NUMBERS, **options)
+    return dataclasses.replace(run, source="printed")
 
 
-def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str, Array]:
-    """Evaluate the closed form, in which everything is learned at once after the escape."""
+def _plateau(task: Retrieval, init: PyTree, time: Float[Array, ""]) -> Mapping[str, Array]:
     fixed, rest = (jnp.asarray(moment, time.dtype) for moment in task.moments)
+    # y = sqrt(2) erfinv(t / t*), until the escape.
     part = time / escape_time(task)
     left = part < 1
     y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.where(left, part, 0))
     # W lies along the direction of the moments; per entry, as in the exact reduction.
     entry = task.B**0.5 * y / (signal(task) * task.d**0.5)
     state = Alike(entry * fixed, entry * rest, y**2 / 2, jnp.zeros_like(y))
-    learned = {"loss": 0.0, "attention": 1.0, "readout": task.d**0.5}
-    found = measure(state, task)._asdict()
-    return {n: jnp.where(left, found[n], value) for n, value in learned.items()}
+    before = measure(state, task)._asdict()
+    # In the limit of long sequences everything is learned at once after it.
+    after = {"loss": 0.0, "attention": 1.0, "readout": task.d**0.5}
+    return {name: jnp.where(left, before[name], value) for name, value in after.items()}
 
 
 _LIMITS = "batch -> infinity, eta -> 0"
@@ -184,7 +187,7 @@ _TWO_NUMBERS = Reduction(
     lambda task, state: (printed_snapshot(state, task),),
 )
 THEORIES: tuple[AnyTheory, ...] = (
-    *flows(ALIKE),
+    *flows(ALIKE_WEIGHTS),
     Theory(
         "printed",
         "Eqs. 13, 14 as printed",

@@ -52,7 +52,7 @@ from odes.general import of_training
 from odes.problem import recorded_of_flow
 from odes.run import run
 from odes.solver.integrate import judge
-from odes.theory import Training, reason
+from odes.theory import Training, reason_unless_traced
 
 
 class Walking(NamedTuple):
@@ -85,6 +85,7 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
     u, copy, other = params
     T, d, B = task.T, task.d, task.B
     A = B / ((T - B) * jnp.exp(other - copy) + B)
+    # Attention on one copy and on one other token.
     alike, rest = A / B, (1 - A) / (T - B)
     nu = (1 - A) ** 2 / (d * (T - B))
     S = A**2 / d + nu
@@ -162,7 +163,7 @@ def solve(
     if batch != math.inf:
         checks.real("batch", batch, 1)
     task, rule = built(task, rule, dtype)
-    if why := reason(inapplicable, Training(task, rule, batch)):
+    if why := reason_unless_traced(inapplicable, Training(task, rule, batch)):
         raise ValueError(why)
     options: dict[str, Any] = {"batch": float(batch), "steps": whole_steps(times)[-1]}
     options |= {"solver": _solve, "record": recorded_of_flow(task, record), "random": False}
@@ -179,21 +180,24 @@ def _solve(
 
     def step(now: Walking, k: Int[Array, ""]) -> tuple[Walking, RetrievalSnapshot]:
         variance, with_m, of_m = now.walk
-        found = moments(task, now.params, variance)
+        gradient = moments(task, now.params, variance)
         b1, b2 = jnp.asarray(rule.b1), jnp.asarray(rule.b2)
-        scatter = found.variance / training.batch
-        curved = found.curvature**2 * variance
-        m = b1 * now.m + (1 - b1) * found.mean
-        v = b2 * now.v + (1 - b2) * (found.mean**2 + scatter.at[0].add(curved))
+        # m <- b1 m + (1 - b1) G, v <- b2 v + (1 - b2) (G^2 + C/N + S^2 P).
+        scatter = gradient.variance / training.batch
+        curved = gradient.curvature**2 * variance
+        m = b1 * now.m + (1 - b1) * gradient.mean
+        v = b2 * now.v + (1 - b2) * (gradient.mean**2 + scatter.at[0].add(curved))
         rate = rule.rate(k) / (1 - b1 ** (k + 1))
         gain = rate / (jnp.sqrt(v / (1 - b2 ** (k + 1))) + rule.eps)
-        # Covariance and variance of m after this step.
-        covariance = b1 * with_m + (1 - b1) * found.curvature * variance
-        own = b1**2 * of_m + 2 * b1 * (1 - b1) * found.curvature * with_m
+        # dm <- b1 dm + (1 - b1) (S d + xi), d <- d - gain dm: the covariance of d and dm and the
+        # variance of dm after the first of these, then all three after the second.
+        covariance = b1 * with_m + (1 - b1) * gradient.curvature * variance
+        own = b1**2 * of_m + 2 * b1 * (1 - b1) * gradient.curvature * with_m
         own += (1 - b1) ** 2 * (curved + scatter[0])
         variance += gain[0] * (gain[0] * own - 2 * covariance)
         walk = jnp.stack([variance, covariance - gain[0] * own, own])
-        return Walking(now.params - gain * m, m, v, walk), found.snapshot
+        # The snapshot is that before the step.
+        return Walking(now.params - gain * m, m, v, walk), gradient.snapshot
 
     zero = Walking(*4 * (jnp.zeros(3, times.dtype),))
     _, snapshots = jax.lax.scan(step, zero, jnp.arange(steps + 1))

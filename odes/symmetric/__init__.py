@@ -60,34 +60,34 @@ from odes.symmetric import finite_length, reduction
 from odes.symmetric.reduction import (
     OBSERVABLES,
     TABLE,
-    Placed,
+    TaskPair,
     direction,
     expand,
     merged,
     observe,
-    placed,
     symmetric_profiles,
     symmetric_task,
+    with_full_task,
 )
 from odes.symmetric.solve import descend, solve, theory_rule
 from odes.symmetric.state import Attention, Reduced, State, SymmetricTask, zero_state
 
 __all__ = [
     "OBSERVABLES",
-    "Placed",
     "State",
     "SymmetricTask",
+    "TaskPair",
     "descend",
     "direction",
     "expand",
     "instability",
     "merged",
     "overshoot",
-    "placed",
     "solve",
     "spread",
     "symmetric_profiles",
     "symmetric_task",
+    "with_full_task",
 ]
 
 PATHS = ("flow", "descent")
@@ -98,14 +98,16 @@ def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
     observable of the reduction. The components of c are those along unit vectors for each kind of
     output: own, other and rest for a distinct token, next and rest for a common one."""
     del state
+    # h = f (2 f gamma - g) / n and c = -(n n')^{-1/2} f e.
     f, g = now.f, now.g
     others, rests = task.K - 1, task.M - task.K
     nothing = jnp.zeros_like(now.residual)
+    # e = x - alpha of the class for a distinct token, its mean over the classes for a common one.
     own = now.residual, -jnp.sqrt(others) * now.other, -jnp.sqrt(rests) * now.rest
     mean = now.rest * rests / jnp.sqrt(task.K), -jnp.sqrt(rests) * now.rest, nothing
 
     def block(f: Array, g: Array, rows: Array, columns: Array, e: tuple[Array, ...]) -> Array:
-        coupling = (-f * each / jnp.sqrt(rows * columns) for each in e)
+        coupling = (-f * component / jnp.sqrt(rows * columns) for component in e)
         return jnp.stack([f * (2 * f * now.speed - g) / rows, *coupling])
 
     K, Q = jnp.asarray(task.K), jnp.asarray(task.num_queries)
@@ -148,8 +150,8 @@ def instability(
         >>> task = symmetric.symmetric_task(dynsim.SynSmall().build())
         >>> for eta_z in (10.0, 100.0):
         ...     rule = dynsim.sgd(0.1, eta_z, momentum=0.9)
-        ...     found = symmetric.instability(task, rule, steps=100, batch=128, length=128)
-        ...     print(bool(found.max() > 0))
+        ...     log_std = symmetric.instability(task, rule, steps=100, batch=128, length=128)
+        ...     print(bool(log_std.max() > 0))
         False
         True
     """
@@ -158,11 +160,12 @@ def instability(
     assert isinstance(optimizer, SGD)
     blocks = _blocks(task, optimizer, steps, length, path)
     with precision("float64", task, optimizer, batch, length):
+        # A distinct token occurs in one class, a common one in all classes of a query.
         tokens = batch * (length - 1)
         per_class, per_query = tokens / task.K, tokens / task.num_queries
         expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
-        found = _carried(jnp.asarray(blocks), optimizer, jnp.log(jnp.concatenate(expected)))
-    return to_host(found)
+        log_std = _propagate(jnp.asarray(blocks), optimizer, jnp.log(jnp.concatenate(expected)))
+    return to_host(log_std)
 
 
 def overshoot(
@@ -194,8 +197,9 @@ def overshoot(
         >>> from odes import symmetric
         >>> task = symmetric.symmetric_task(dynsim.SynSmall().build())
         >>> for eta_z in (1.0, 100.0):
-        ...     found = symmetric.overshoot(task, dynsim.sgd(0.1, eta_z, momentum=0.9), steps=100)
-        ...     print(bool(found.max() > 1))
+        ...     rule = dynsim.sgd(0.1, eta_z, momentum=0.9)
+        ...     overshoot = symmetric.overshoot(task, rule, steps=100)
+        ...     print(bool(overshoot.max() > 1))
         False
         True
     """
@@ -205,8 +209,9 @@ def overshoot(
     blocks = _blocks(task, optimizer, steps, length, path)
     with precision("float64", task, optimizer, length):
         rates = jax.vmap(lambda k: jnp.asarray(optimizer.rate(k)["Z"]))(jnp.arange(steps + 1))
-        found = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.mu))
-    return to_host(found)
+        # Descent on a quadratic of curvature h is unstable above eta h = 2 (1 + mu).
+        ratio = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.mu))
+    return to_host(ratio)
 
 
 def _blocks(
@@ -215,10 +220,10 @@ def _blocks(
     """Return `tie` along the path."""
     checks.choice("path", path, PATHS)
     steps = checks.steps("steps", steps)
-    asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
+    options = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
     if path == "flow":
-        return solve(task, optimizer, **asked)["tie"]
-    return descend(task, optimizer, steps=steps, **asked)["tie"]
+        return solve(task, optimizer, **options)["tie"]
+    return descend(task, optimizer, steps=steps, **options)["tie"]
 
 
 def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
@@ -241,18 +246,20 @@ def check_rule(optimizer: Rule) -> None:
 
 
 @jax.jit
-def _carried(
+def _propagate(
     blocks: Float[Array, "S 4 N"], rule: SGD, expected: Float[Array, " N"]
 ) -> Float[Array, "S N"]:
     """Return the log of the standard deviation of u along the path, from the logs of the expected
     token counts."""
     mu, size = jnp.asarray(rule.mu, blocks.dtype), blocks.shape[1]
 
+    # v <- mu v + H (u + sigma_0 xi), u <- u - eta v: a linear map with independent noise xi in each
+    # step, whose covariance is e^scale times `covariance`, for sigma_0 = 1.
     def step(
-        carry: tuple[Array, Array], given: tuple[Array, Array]
+        carry: tuple[Array, Array], at_step: tuple[Array, Array]
     ) -> tuple[tuple[Array, Array], Array]:
         covariance, scale = carry
-        block, k = given
+        block, k = at_step
         rate = rule.rate(k)
         eta = jnp.full(size, rate["Y"], block.dtype).at[0].set(rate["Z"])
         hessian = jnp.zeros((size, size), block.dtype).at[0].set(block).at[:, 0].set(block)
@@ -269,8 +276,9 @@ def _carried(
 
     def of_kind(blocks: Array, expected: Array) -> Array:
         start = (jnp.zeros((2 * size, 2 * size), blocks.dtype), jnp.zeros((), blocks.dtype))
-        _, found = jax.lax.scan(step, start, (blocks[:-1], jnp.arange(len(blocks) - 1)))
-        return jnp.concatenate([jnp.full(1, -jnp.inf), found]) - expected / 2
+        _, log_std = jax.lax.scan(step, start, (blocks[:-1], jnp.arange(len(blocks) - 1)))
+        # sigma_0 = expected^{-1/2} for a number of tokens. At the start nothing differs.
+        return jnp.concatenate([jnp.full(1, -jnp.inf), log_std]) - expected / 2
 
     return jax.vmap(of_kind, (2, 0), 1)(blocks, expected)
 
@@ -340,22 +348,22 @@ def _spread(
     steps: tuple[int, ...],
     record: Recording,
 ) -> Trajectory:
-    def derive(state: State, k: Array) -> tuple[State, Attention]:
+    # The gradient, and as features sqrt(p_i) ds/dc_i, of which
+    #     lambda^T C lambda' = (1/L) sum_i p_i ds/dc_i ds'/dc_i
+    # is the product: `slope` divides by sqrt(p) in place of p.
+    def derive(state: State, k: Array) -> tuple[State, Attention | Array]:
+        if sample is not None:
+            gradient = finite_length.gradient_of_sample(task, state, sample)
+            return gradient, finite_length.losses(task, state, sample)
         root = jax.tree.map(jnp.sqrt, Attention(jnp.asarray(task.p), jnp.asarray(task.rho)))
         slope = finite_length.slope(reduction.measure(task, state), root)
         return finite_length.gradient(task, state, context), slope
 
-    def derive_of_sample(state: State, k: Array) -> tuple[State, Array]:
-        assert sample is not None
-        return finite_length.gradient_of(task, state, sample), finite_length.losses(
-            task, state, sample
-        )
-
     def noise(along: Attention) -> Float[Array, "P P"]:
-        def of(part: Array, copies: AnyArray | None) -> Array:
+        def product(part: Array, copies: AnyArray | None) -> Array:
             return part @ (part.T if copies is None else jnp.asarray(copies)[:, None] * part.T)
 
-        return of(along.distinct, task.p_copies) + of(along.common, task.rho_copies)
+        return product(along.distinct, task.p_copies) + product(along.common, task.rho_copies)
 
     def seen(state: State) -> dict[str, Array]:
         return observe(record, task, state)
@@ -363,14 +371,17 @@ def _spread(
     start = zero_state(task, times.dtype)
     descent = linear_noise.Descent(
         optimizer,
-        *((derive, noise) if sample is None else (derive_of_sample, finite_length.covariance)),
+        derive,
+        noise if sample is None else finite_length.covariance,
         lambda state, k: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
         finite_length.multiplicity(task),
         of_layer(start),
     )
-    found = linear_noise.spread(descent, start, steps)
-    values = linear_noise.by_name(seen, start, found.values)
-    status = judge(times, found.beside <= DIVERGED_LOSS * jnp.log(task.M))
-    covariance = found.covariance / (batch * context if sample is None else batch)
+    backward = linear_noise.spread(descent, start, steps)
+    values = linear_noise.by_name(seen, start, backward.values)
+    # A loss far above that of guessing, ln M.
+    status = judge(times, backward.aux <= DIVERGED_LOSS * jnp.log(task.M))
+    # C / B, with C = (...) / L for the expansion and a covariance over sequences for the sample.
+    covariance = backward.covariance / (batch * context if sample is None else batch)
     name = "symmetric-spread" if sample is None else "symmetric-spread-tails"
     return Trajectory(times, values, None, *status, name, covariance)

@@ -72,6 +72,7 @@ def loss(task: SymmetricTask, state: State, context: Context) -> Float[Array, "*
 
 def gradient(task: SymmetricTask, state: State, context: Context) -> State:
     """Return the population loss's gradient per *full* parameter, as in `reduction.gradient`."""
+    # grad ell_n + grad tr(Sigma grad^2 ell_n) / (2 L).
     population = reduction.gradient(task, state)
     if context is None:
         return population
@@ -114,6 +115,7 @@ def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, 
         to_rest: Float[Array, "D *B"],
         p: Float[Array, "D *_"],
     ) -> Float[Array, "D *B"]:
+        # f^2 / p (2 f g + (1 - 3 f^2) gamma + Var_alpha(Y_i - f_i y)), a term for each token i.
         at_other, at_rest = to_other - f * now.to_other, to_rest - f * now.to_rest
         mean = other * at_other + rest * at_rest
         variance = other * at_other**2 + rest * at_rest**2 - mean**2
@@ -135,7 +137,7 @@ def multiplicity(task: SymmetricTask) -> State:
     return State(Decoder(*map(jnp.asarray, decoder)), Attention(*map(jnp.asarray, attention)))
 
 
-TURNS = 3
+TILT_ITERATIONS = 3
 """Fixed-point iterations for the tilt."""
 SEQUENCES = 4096
 """Number of sequences in the sample for the covariance of the gradient, whose saddle-point errors
@@ -156,9 +158,10 @@ def loss_with_tails(
         now = reduction.measure(tilted, state)
         return tilted, now, jax.tree.map(lambda s: s / now.loss, slope(now, q))
 
+    # t = grad ln ell(q) with q_i = p_i e^{t_i / L} / Z, by iteration from q = p.
     p = Attention(jnp.asarray(task.p), jnp.asarray(task.rho))
     q = p = jax.tree.map(lambda x: x / total(p), p)
-    for _ in range(TURNS):
+    for _ in range(TILT_ITERATIONS):
         tilt = at(q)[2]
         weight = jax.tree.map(lambda x, t: x * jnp.exp(t / context), p, tilt)
         norm = total(weight)
@@ -167,6 +170,8 @@ def loss_with_tails(
     def mean(*factors: Attention) -> Float[Array, "*B"]:
         return total(jax.tree.map(lambda *x: jnp.prod(jnp.stack(x), axis=0), q, *factors))
 
+    # tr(Sigma_q grad^2 ln ell) + (s - t)^T Sigma_q (s - t), with Sigma_q = diag(q) - q q^T and
+    # grad^2 ln ell = grad^2 ell / ell - s s^T; q.s = 0, because scaling q does not change ell.
     tilted, now, pull = at(q)
     left = jax.tree.map(jnp.subtract, pull, tilt)
     curvature = 2 * correction(tilted, state, now) / now.loss - mean(pull, pull)
@@ -176,8 +181,9 @@ def loss_with_tails(
 
 def gradient_with_tails(task: SymmetricTask, state: State, context: Float[Array, ""]) -> State:
     """Return the gradient of `loss_with_tails` per *full* parameter, as in `reduction.gradient`."""
-    found = jax.grad(lambda state: jnp.sum(loss_with_tails(task, state, context)))(state)
-    return per_weight(task, found)
+    # The sum over runs, each of which depends on its own state only.
+    of_numbers = jax.grad(lambda state: jnp.sum(loss_with_tails(task, state, context)))(state)
+    return per_weight(task, of_numbers)
 
 
 class Sequences(NamedTuple):
@@ -200,14 +206,16 @@ def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
     rest = checks.integer("length", length, 2) - 1
     kinds = Kinds(_kinds(task.p, task.p_copies), _kinds(task.rho, task.rho_copies))
     p = np.concatenate([np.asarray(task.p)[kinds.distinct], np.asarray(task.rho)[kinds.common]])
-    return Sequences(jnp.asarray(evenly_spread(p, rest) / rest), kinds)
+    return Sequences(jnp.asarray(even_counts(p, rest) / rest), kinds)
 
 
-def evenly_spread(p: Float[np.ndarray, " S"], total: int) -> Float[np.ndarray, "N S"]:
+def even_counts(p: Float[np.ndarray, " S"], total: int) -> Float[np.ndarray, "N S"]:
     """Return SEQUENCES multinomial count vectors of `total` tokens with probabilities `p`."""
     # Imported here, because it takes as long to import as JAX.
     from scipy.stats import binom, qmc
 
+    # A multinomial is a chain of binomials: of the tokens that are left, a share p_i / sum_{j >= i}
+    # p_j is token i. Rounding must not make it exceed 1.
     share = np.minimum(p / np.cumsum(p[::-1])[::-1], 1)
     uniform = qmc.Sobol(p.size, rng=0).random(SEQUENCES)
     counts, left = np.zeros((SEQUENCES, p.size)), np.full(SEQUENCES, total)
@@ -222,20 +230,21 @@ def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array,
     kinds, Y, Z = sample.kinds, state.Y, state.Z
     distinct = [x[kinds.distinct] for x in (Y.own, Y.other, Y.rest)]
     common = [x[kinds.common] for x in (Y.common_next, Y.common_rest)]
-    each = Attention(Z.distinct[kinds.distinct], Z.common[kinds.common])
+    of_tokens = Attention(Z.distinct[kinds.distinct], Z.common[kinds.common])
 
+    # A sequence acts like a class whose probabilities are its frequencies.
     def one(c: Float[Array, " S"]) -> Float[Array, ""]:
         number = kinds.distinct.shape[0]
         of_one = SymmetricTask(c[:number], c[number:], task.K, task.M, task.num_queries)
-        return reduction.measure(of_one, State(Decoder(*distinct, *common), each)).loss
+        return reduction.measure(of_one, State(Decoder(*distinct, *common), of_tokens)).loss
 
     return jax.vmap(one)(sample.frequencies) / SEQUENCES**0.5
 
 
-def gradient_of(task: SymmetricTask, state: State, sample: Sequences) -> State:
+def gradient_of_sample(task: SymmetricTask, state: State, sample: Sequences) -> State:
     """Return the gradient of a sample's mean loss per *full* parameter."""
-    found = jax.grad(lambda state: jnp.sum(losses(task, state, sample)))(state)
-    return jax.tree.map(lambda g: g / SEQUENCES**0.5, per_weight(task, found))
+    of_numbers = jax.grad(lambda state: jnp.sum(losses(task, state, sample)))(state)
+    return jax.tree.map(lambda g: g / SEQUENCES**0.5, per_weight(task, of_numbers))
 
 
 def covariance(along: Float[Array, "P N"]) -> Float[Array, "P P"]:
@@ -245,12 +254,11 @@ def covariance(along: Float[Array, "P N"]) -> Float[Array, "P P"]:
 
 
 def _kinds(values: AnyArray, copies: AnyArray | None) -> np.ndarray:
-    """Return the kind of each token."""
     one_each = 1 if copies is None else np.asarray(copies, int)
     return np.repeat(np.arange(np.size(values)), one_each)
 
 
-class Law(NamedTuple):
+class LossLaw(NamedTuple):
     """Population loss and its gradient per full parameter, as functions of task, state and context,
     and the name of the theory as a function of its base name and whether T is finite."""
 
@@ -259,13 +267,13 @@ class Law(NamedTuple):
     name: Callable[[str, bool], str]
 
 
-FIRST_ORDER = Law(loss, gradient, named)
-TAILS = Law(
+FIRST_ORDER = LossLaw(loss, gradient, named)
+TAILS = LossLaw(
     loss_with_tails, gradient_with_tails, lambda name, finite: f"{named(name, finite)}-tails"
 )
 
 
-def law_of(task: SymmetricTask, length: Real[Number, ""], tails: bool) -> Law:
+def law_of(task: SymmetricTask, length: Real[Number, ""], tails: bool) -> LossLaw:
     """Return the law for sequences of a length; raise `ValueError` if it does not apply to it."""
     check_length(task, length)
     if tails and isinstance(length, float) and math.isinf(length):
@@ -293,10 +301,11 @@ class Draw(NamedTuple):
     common: Float[Array, "C *N"]
 
 
-def drawn_noise(
+def draw_noise(
     task: SymmetricTask, batches: Batches, context: Context, classes: int, k: Int[Array, ""]
 ) -> Draw:
     """Draw the noise of step k for `classes` of the K classes."""
+    # Var zeta = (K - 1) / B, and Var epsilon_i = K / (B L p_i), the inverse of an expected number.
     of_class, of_distinct, of_common = jax.random.split(jax.random.fold_in(batches.key, k), 3)
     dtype = batches.size.dtype
     one = jax.random.normal(of_class, (classes + 1,), dtype)
@@ -319,7 +328,7 @@ def drawn_noise(
 
 
 def noisy_loss_and_gradient(
-    task: SymmetricTask, states: State, context: Context, drawn: Draw
+    task: SymmetricTask, states: State, context: Context, draw: Draw
 ) -> tuple[Float[Array, "*B"], State]:
     """Return the population loss, averaged over N classes, and their noisy gradient.
 
@@ -327,14 +336,16 @@ def noisy_loss_and_gradient(
         states: states of the N classes, with axes (..., N, *B).
     """
     axes = states.Z.distinct.ndim - 2
-    task, noise = columns(task, axes + 1), columns(drawn, axes)
-    found = gradient(task, states, context)
+    task, noise = columns(task, axes + 1), columns(draw, axes)
+    mean = gradient(task, states, context)
     if context is not None:
+        # H (0, epsilon): frequencies p (1 + epsilon) act like logits z + epsilon.
         still = jax.tree.map(jnp.zeros_like, states.Y)
         moves = Attention(noise.distinct, noise.common)
         moves = jax.tree.map(lambda by, z: jnp.broadcast_to(by, z.shape), moves, states.Z)
         shifted = State(still, moves)
         _, added = jax.jvp(lambda at: reduction.gradient(task, at), (states,), (shifted,))
-        found = jax.tree.map(jnp.add, found, added)
-    scaled = jax.tree.map(lambda leaf: (1 + noise.count) * leaf, found)
+        mean = jax.tree.map(jnp.add, mean, added)
+    # The class occurs 1 + zeta times as often as expected.
+    scaled = jax.tree.map(lambda leaf: (1 + noise.count) * leaf, mean)
     return jnp.mean(loss(task, states, context), axis=0), scaled

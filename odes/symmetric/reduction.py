@@ -6,7 +6,8 @@ query belongs to the same number q of classes, and all classes are equally likel
 tasks of Scan and Snap (section 6). From zero weights, in the limit :math:`T \to \infty` (Lemma 2),
 every entry of Y and Z then stays equal to one of 4 D + 3 C numbers for any K and M, because
 gradients and elementwise optimisers preserve the symmetry. The reduction is exact. The numbers are
-in `odes.symmetric.state`; `placed` finds them in a task, `Placed.weights` restores the weights.
+in `odes.symmetric.state`; `with_full_task` finds them in a task,
+`TaskPair.weights` restores the weights.
 """
 
 import dataclasses
@@ -46,23 +47,27 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
     computed from logits relative to the own one, and the residual is the sum of the wrong
     probabilities rather than one minus the right one.
     """
+    # c_i ~ p_i e^{z_i} and f = c / |c|, relative to the largest logit so that exp cannot overflow.
     Y, z = state.Y, state.Z
     highest = [jnp.max(part, axis=0, initial=-jnp.inf) for part in (z.distinct, z.common)]
     largest = jax.lax.stop_gradient(jnp.maximum(*highest))
     w = Attention(jnp.exp(z.distinct - largest) * task.p, jnp.exp(z.common - largest) * task.rho)
     total = task.sum_distinct(w.distinct) + task.sum_common(w.common)
     norm = jnp.sqrt(task.sum_distinct(w.distinct**2) + task.sum_common(w.common**2))
-    c, f = (jax.tree.map(lambda x, by=by: x / by, w) for by in (total, norm))
+    c, f = (jax.tree.map(lambda x, size=size: x / size, w) for size in (total, norm))
 
+    # Logits f Y of other outputs relative to the own one: K - 1 of one kind, M - K of the other.
     others, rests = task.K - 1, task.M - task.K
     to_other = task.sum_distinct(f.distinct * (Y.other - Y.own))
     to_rest = task.sum_distinct(f.distinct * (Y.rest - Y.own))
     to_rest += task.sum_common(f.common * (Y.common_rest - Y.common_next))
     top = jax.lax.stop_gradient(jnp.maximum(to_other, to_rest))
     wrong = jnp.exp(to_other - top) * others + jnp.exp(to_rest - top) * rests
+    # -ln alpha_own = ln(1 + sum of e^{logit} of the wrong outputs).
     loss = jax.nn.softplus(top + jnp.log(wrong))
     other, rest = jnp.exp(to_other - loss), jnp.exp(to_rest - loss)
     residual = other * others + rest * rests
+    # g = Y (x - alpha). A common token has the same entry for all next tokens, own and other.
     g = Attention(
         Y.own * residual - other * others * Y.other - rest * rests * Y.rest,
         rest * rests * (Y.common_next - Y.common_rest),
@@ -83,6 +88,7 @@ def direction(task: SymmetricTask, state: State) -> State:
     classes of a query (Z). Each class has weight 1/K. Rows of Y keep their sums:
     `own + (K - 1) other + (M - K) rest = 0` and `K common_next + (M - K) common_rest = 0`.
     """
+    # -dL/dY = sum_n pi(n) f_n (x_n - alpha_n)^T and -dL/dz_m = sum_n pi(n) f_n (g_n - f_n f_n.g_n).
     now = measure(task, state)
     f, g = now.f, now.g
     decoder = Decoder(
@@ -166,6 +172,7 @@ def merged(task: SymmetricTask) -> SymmetricTask:
 def merge(task: SymmetricTask) -> tuple[SymmetricTask, Kinds]:
     """Return the `merged` task and the kind of each token."""
 
+    # Probabilities that agree to twelve digits are those of one kind.
     def kinds(
         values: AnyArray, copies: AnyArray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -186,8 +193,9 @@ def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]
         return jnp.full((), jnp.nan, now.loss.dtype)
     p = now.c.distinct / task.sum_distinct(now.c.distinct)
     # The inner where keeps the gradient finite where p = 0.
-    found = -task.sum_distinct(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
-    return jnp.where(task.sum_distinct(jnp.ones_like(p)) > 1, found, 0)
+    nats = -task.sum_distinct(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+    # Of a single token it is 0, not a rounding error.
+    return jnp.where(task.sum_distinct(jnp.ones_like(p)) > 1, nats, 0)
 
 
 def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
@@ -195,6 +203,7 @@ def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
     f, g = now.f.distinct, now.g.distinct
     if f.size == 0:
         return jnp.full((1,), jnp.nan, now.loss.dtype)
+    # Least squares of f (g - f gamma) = xi f^2 over the distinct tokens.
     weight = task.sum_distinct(f**2)
     gain = task.sum_distinct(f * (g - f * now.speed))
     return (gain / jnp.where(weight > 0, weight, 1))[None]
@@ -224,7 +233,7 @@ Observables with an entry per class there have shape (1,), as all classes are al
 distinct or common token have shape (D,) or (C,)."""
 TABLE = Table(OBSERVABLES)
 """Observables of the flows."""
-PLACED = dataclasses.replace(MEASURED, functions={**OBSERVABLES, **MEASURED.functions})
+FULL_TABLE = dataclasses.replace(MEASURED, functions={**OBSERVABLES, **MEASURED.functions})
 """Observables of the flows if the full task is known: all observables of the weights, and those
 that only the reduction has."""
 DESCENDED = dataclasses.replace(TABLE, provided=("batch_loss", RELATIVE_LOSS))
@@ -236,8 +245,8 @@ def observe(record: Recording, task: SymmetricTask, state: State) -> dict[str, A
     return record(task, state, measure(task, state))
 
 
-class Placed(eqx.Module):
-    """A symmetric task in reduced form together with the full one; build it with `placed`.
+class TaskPair(eqx.Module):
+    """A symmetric task in reduced form together with the full one; build it with `with_full_task`.
 
     Attributes:
         reduced: the reduced form.
@@ -253,10 +262,10 @@ class Placed(eqx.Module):
     common: Int[AnyArray, " C"]
     kinds: Kinds
 
-    def astype(self, dtype: str) -> "Placed":
+    def astype(self, dtype: str) -> "TaskPair":
         """Return the task with its probabilities as JAX arrays of `dtype`."""
-        cast = self.reduced.astype(dtype), self.full.astype(dtype)
-        return eqx.tree_at(lambda placed: (placed.reduced, placed.full), self, cast)
+        tasks = self.reduced.astype(dtype), self.full.astype(dtype)
+        return eqx.tree_at(lambda pair: (pair.reduced, pair.full), self, tasks)
 
     def weights(self, state: State) -> yz.YZ:
         """Return the full weights of `state`: Y (M, M) and Z (Q, M)."""
@@ -269,6 +278,7 @@ class Placed(eqx.Module):
             values[self.kinds.common]
             for values in (state.Y.common_next, state.Y.common_rest, state.Z.common)
         )
+        # From the most general entries to the most special ones, each of which overwrites some.
         Y = jnp.zeros((task.M, task.M), own.dtype)
         Y = Y.at[row].set(rest[:, None]).at[shared].set(common_rest[:, None])
         Y = Y.at[row[:, :, None], task.next_token].set(other[:, None])
@@ -278,7 +288,7 @@ class Placed(eqx.Module):
         return yz.YZ(Y, Z.at[task.query_index[:, None], row].set(z_distinct))
 
 
-def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
+def with_full_task(task: SequenceClasses, *, merged: bool = False) -> TaskPair:
     """Return `task` with its reduced form; `merged` merges tokens of equal probability in it.
 
     Raises:
@@ -290,7 +300,7 @@ def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
     kinds = Kinds(np.arange(p.size), np.arange(rho.size))
     if merged:
         reduced, kinds = merge(reduced)
-    return Placed(reduced, task, distinct, common, kinds)
+    return TaskPair(reduced, task, distinct, common, kinds)
 
 
 def symmetric_task(task: SequenceClasses) -> SymmetricTask:
@@ -299,12 +309,12 @@ def symmetric_task(task: SequenceClasses) -> SymmetricTask:
     Raises:
         ValueError: if `task` is not symmetric, naming the assumption that fails.
     """
-    return placed(task).reduced
+    return with_full_task(task).reduced
 
 
 def expand(task: SequenceClasses, state: State) -> yz.YZ:
     """Return the full weights Y (M, M) and Z (Q, M) of a `state` with one number per token."""
-    return placed(task).weights(state)
+    return with_full_task(task).weights(state)
 
 
 def tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
@@ -332,6 +342,7 @@ def tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
     _require_equal("class-independent common tokens", probs[:, common], "class")
     own = (probs > 0) & (classes_with == 1)
     _require_equal("equal distinct profiles", own.sum(1)[:, None], "class")
+    # By increasing probability, so that the i-th token of each class is of the i-th kind.
     own_probs = np.where(own, probs, np.inf)
     distinct = np.argsort(own_probs, axis=1, kind="stable")[:, : own[0].sum()]
     _require_equal("equal distinct profiles", np.take_along_axis(probs, distinct, axis=1), "class")

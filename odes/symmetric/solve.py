@@ -31,26 +31,26 @@ from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.layer import Layer, as_layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.problem import flow_of_rule
-from odes.run import check_times, in_program
+from odes.run import check_times, dtype_of, in_program
 from odes.solver.flows import checked_flow
 from odes.solver.integrate import Derivatives
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric import finite_length
-from odes.symmetric.finite_length import Law, law_of
-from odes.symmetric.reduction import DESCENDED, PLACED, TABLE, Placed, observe, placed
+from odes.symmetric.finite_length import LossLaw, law_of
+from odes.symmetric.reduction import DESCENDED, FULL_TABLE, TABLE, TaskPair, observe, with_full_task
 from odes.symmetric.state import State, SymmetricTask, columns, zero_state
-from odes.theory import Training, refusal
+from odes.theory import Training, error_message
 
 
 def solve(
-    task: SymmetricTask | Placed | Layer | Task,
+    task: SymmetricTask | TaskPair | Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
     flow: str | None = None,
     length: Real[Number, ""] | None = math.inf,
     tails: bool = False,
-    init: Any = None,
+    init: PyTree = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
@@ -60,8 +60,8 @@ def solve(
 
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost independent of K
-            and M; or from `placed`. Its numbers may be traced. A layer, sequence classes, or a
-            description of them, which are concrete, are passed to `placed` first.
+            and M; or from `with_full_task`. Its numbers may be traced. A layer, sequence classes,
+            or a description of them, which are concrete, are passed to `with_full_task` first.
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`; the length may be traced.
@@ -69,17 +69,17 @@ def solve(
             of expanding to first order in 1/T. The expansion misses the rare sequences that
             dominate the loss late in training.
         init: must be None, because the reduction starts from zero weights.
-        record: names from `OBSERVABLES`; for a task from `placed` those of `dynsim.train`, with
-            an entry for each class and token, and the reduction's own.
+        record: names from `OBSERVABLES`; for a task from `with_full_task` those of `dynsim.train`,
+            with an entry for each class and token, and the reduction's own.
         dtype: "float64" or "float32".
         tolerances: tolerances of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
         derivatives: kind of derivatives that the solve supports, "reverse" or "forward".
 
     Returns:
         A `Trajectory` with the final `State` as `params`, or with the full weights for a task from
-        `placed`. Its status is not OK if the solve failed. Stability limits the explicit solver to
-        steps of about 3/(1-mu) or 3/(1-b1), so momentum or Adam with 0.9 exhausts the default
-        `max_steps` near t = 5e5.
+        `with_full_task`. Its status is not OK if the solve failed. Stability limits the explicit
+        solver to steps of about 3/(1-mu) or 3/(1-b1), so momentum or Adam with 0.9 exhausts the
+        default `max_steps` near t = 5e5.
 
     Raises:
         ValueError: before compilation, naming the invalid argument, its value and the allowed
@@ -87,15 +87,20 @@ def solve(
     """
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
-    checks.kind("task", task, SymmetricTask, Placed, Layer, Task)
+    checks.kind("task", task, SymmetricTask, TaskPair, Layer, Task)
     if isinstance(task, Layer | Task):
         layer = as_layer(task)
-        task, length = placed(layer.classes), layer.length if length is None else length
+        task, length = with_full_task(layer.classes), layer.length if length is None else length
     T: Any = getattr(task, "length", 128) if length is None else length
     optimizer = theory_rule(optimizer)
-    reduced, full = _split(task, record)
-    law = law_of(task.reduced if isinstance(task, Placed) else task, T, tails)
-    chosen = checked_flow(optimizer, flow)
+    if isinstance(task, SymmetricTask):
+        reduced, full = TABLE.resolve(record), Recording(())
+    else:
+        # What the reduction has itself is recorded there, the rest from the full weights.
+        functions = FULL_TABLE.resolve(record).functions
+        reduced = Recording(tuple(f for f in functions if f[1] is TABLE.functions.get(f[0])))
+        full = Recording(tuple(f for f in functions if f not in reduced.functions))
+    law = law_of(task.reduced if isinstance(task, TaskPair) else task, T, tails)
     check_times(times)
     return in_program(
         _solve,
@@ -107,7 +112,7 @@ def solve(
         ),
         (task, optimizer, times, T),
         dtype,
-        flow=chosen,
+        flow=checked_flow(optimizer, flow),
         law=law,
         record=reduced,
         full=full,
@@ -127,33 +132,25 @@ def inapplicable(training: Training) -> str | None:
     """Return why the flow of sequence classes has no reduction, or None."""
     if getattr(training.problem, "start", "zero") != "zero":
         return "it starts from zero weights"
-    return refusal(checked_flow, training.rule) or refusal(placed, training.problem.classes)
-
-
-def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Recording]:
-    """Return the recordings of the reduced state and of the full weights."""
-    if isinstance(task, SymmetricTask):
-        return TABLE.resolve(record), Recording(())
-    every = PLACED.resolve(record).functions
-    reduced = tuple(named for named in every if named[1] is TABLE.functions.get(named[0]))
-    full = tuple(named for named in every if named not in reduced)
-    return Recording(reduced), Recording(full)
+    return error_message(checked_flow, training.rule) or error_message(
+        with_full_task, training.problem.classes
+    )
 
 
 def _solve(
-    task: SymmetricTask | Placed,
+    task: SymmetricTask | TaskPair,
     optimizer: Rule,
     times: Float[Array, " S"],
     context: Context,
     *,
     flow: str,
-    law: Law,
+    law: LossLaw,
     record: Recording,
     full: Recording,
     tolerances: Tolerances,
     derivatives: Derivatives,
 ) -> Trajectory:
-    reduced = task.reduced if isinstance(task, Placed) else task
+    reduced = task.reduced if isinstance(task, TaskPair) else task
 
     def save(
         population: tuple[SymmetricTask, Context], state: State, t: Array
@@ -174,14 +171,15 @@ def _solve(
         tolerances=tolerances,
         derivatives=derivatives,
     )
+    # The solve saves states, and the weights follow from them one time after another: those of all
+    # times would take up S M^2 numbers.
     saved, states = solved.saved
-    if isinstance(task, Placed) and full.functions:
-        # One time after another: the weights at all times would take up S M^2 numbers.
+    if isinstance(task, TaskPair) and full.functions:
         saved |= jax.lax.map(
             lambda state: full(task.full, observables.measure(task.full, task.weights(state))),
             states,
         )
-    if isinstance(task, Placed):
+    if isinstance(task, TaskPair):
         final = task.weights(final)
     return solved.trajectory(law.name("symmetric", context is not None), final, saved)
 
@@ -240,16 +238,23 @@ def descend(
     many = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(many) > 1:
         raise ValueError(f"optimizer: its numbers have shape {many}: must be scalars or (B,)")
-    finite = _check_noise(task, batch, key, classes)
-    if finite and tails:
-        raise ValueError("tails = True: noise is of first order in 1/T; use batch = inf")
+    noisy = checks.is_traced(batch) or not math.isinf(batch)
+    if noisy:
+        checks.real("batch", batch, 1)
+        if key is None:
+            raise ValueError(f"key = None: batch = {batch} is drawn at random; pass a key")
+        checks.integer("classes", classes, 1)
+        if not checks.is_traced(task.K) and classes > int(task.K):
+            raise ValueError(f"classes = {classes}: must be at most K = {int(task.K)}")
+        if tails:
+            raise ValueError("tails = True: noise is of first order in 1/T; use batch = inf")
     return in_program(
         _descend,
         lambda: (
             task.astype(dtype),
             optimizer.astype(dtype),
             contextual(length, dtype),
-            finite_length.Batches(key, cast(batch, dtype)) if finite and key is not None else None,
+            finite_length.Batches(key, cast(batch, dtype)) if noisy and key is not None else None,
             cast(times, np.int32),
         ),
         (task, optimizer, length, batch),
@@ -263,21 +268,6 @@ def descend(
     )
 
 
-def _check_noise(
-    task: SymmetricTask, batch: Real[Number, ""], key: PRNGKeyArray | None, classes: int
-) -> bool:
-    """Return whether there is noise; raise `ValueError` for invalid settings of it."""
-    if not checks.is_traced(batch) and math.isinf(batch):
-        return False
-    checks.real("batch", batch, 1)
-    if key is None:
-        raise ValueError(f"key = None: batch = {batch} is drawn at random; pass a key")
-    checks.integer("classes", classes, 1)
-    if not checks.is_traced(task.K) and classes > int(task.K):
-        raise ValueError(f"classes = {classes}: must be at most K = {int(task.K)}")
-    return True
-
-
 def _descend(
     task: SymmetricTask,
     optimizer: Rule,
@@ -289,62 +279,69 @@ def _descend(
     steps: int,
     segments: Segments | None,
     record: Recording,
-    law: Law,
+    law: LossLaw,
     classes: int,
 ) -> Trajectory:
-    # Runs are the last axis of every array, so that each operation is one long loop on a CPU;
-    # `jax.vmap` would move it to the front.
-    (batch,) = many or (1,)
-    dtype: Any = jax.tree.leaves(optimizer)[0].dtype.name
-    optimizer = jax.tree.map(lambda number: jnp.broadcast_to(number, (batch,)), optimizer)
-    last = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
-    # Without noise all classes are alike, and one represents them.
-    each = () if batches is None else (classes,)
+    # Axes of every array, from front to back: kinds of tokens, simulated classes, runs. With runs
+    # as the last axis each operation is one long loop on a CPU; `jax.vmap` would move it to the
+    # front. Without noise all classes are alike, one represents them, and their axis is left out.
+    (runs,) = many or (1,)
+    dtype = dtype_of(jax.tree.leaves(optimizer)[0])
+    optimizer = jax.tree.map(lambda number: jnp.broadcast_to(number, (runs,)), optimizer)
+    over_runs = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
+    of_classes = () if batches is None else (classes,)
     start = jax.tree.map(
-        lambda leaf: jnp.zeros((*leaf.shape, *each, batch), leaf.dtype),
+        lambda leaf: jnp.zeros((*leaf.shape, *of_classes, runs), leaf.dtype),
         zero_state(task, dtype),
     )
+    # Numbers of the task get an axis of size 1, which broadcasts over the runs.
     wide = columns(task, 1)
 
+    # G of the reduced numbers x, per full parameter: each of the n_x equal entries of Y or Z moves
+    # by the same G. With noise it is (1 + zeta_n) (G + H (0, epsilon)) in each class n.
     def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
         if batches is not None:
-            drawn = finite_length.drawn_noise(task, batches, context, classes, k[0])
-            return finite_length.noisy_loss_and_gradient(task, state, context, drawn)
+            noise = finite_length.draw_noise(task, batches, context, classes, k[0])
+            return finite_length.noisy_loss_and_gradient(task, state, context, noise)
         return law.loss(wide, state, context), law.gradient(wide, state, context)
 
-    def step(state: State, memory: PyTree, k: Array) -> Any:
+    # (x, m) <- U(x, m, G(x)), the step of `dynsim.train` with the rule as it is: an elementwise
+    # rule does to one number what it does to all entries that it represents.
+    def step(state: State, memory: PyTree, k: Array) -> tuple[PyTree, ...]:
         # Schedules take the numbers of one run.
         rates = jax.vmap(lambda rule: rule.rate(k))(optimizer)
         rule = dataclasses.replace(optimizer, eta=rates)
-        now = by_rule(loss_and_grad, rule, groups=of_layer(state))
-        return now(state, memory, jnp.broadcast_to(k, batch))
+        rule_step = by_rule(loss_and_grad, rule, groups=of_layer(state))
+        return rule_step(state, memory, jnp.broadcast_to(k, runs))
 
+    # Observables of one run; with noise, the mean of those of its classes.
     def seen(state: State) -> dict[str, Array]:
         if batches is None:
             return observe(record, task, state)
-        found = jax.vmap(functools.partial(observe, record, task), -1, -1)(state)
-        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=-1), found)
+        by_class = jax.vmap(functools.partial(observe, record, task), -1, -1)(state)
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=-1), by_class)
 
-    # The numbers of the runs broadcast against vectors along the last axis.
+    # Numbers (runs,) broadcast against vectors (kinds, runs), which a user may have forbidden.
     with jax.numpy_rank_promotion("allow"):
         trajectory = train(
             start,
-            last(lambda optimizer, state: optimizer.init(state))(optimizer, start),
+            over_runs(lambda optimizer, state: optimizer.init(state))(optimizer, start),
             step,
-            lambda state, memory, k, before: (last(seen)(state), before),
+            lambda state, memory, k, before: (over_runs(seen)(state), before),
             times,
             steps=steps,
             segments=segments,
             limit=DIVERGED_LOSS * jnp.log(task.M),
             dtype=dtype,
             relative=record.relative,
-            batch=(batch,),
+            batch=(runs,),
         )
+    # Users get runs as the first axis, as from `jax.vmap`.
     rows, state = jax.tree.map(
         lambda leaf: jnp.moveaxis(leaf, -1, 0), (trajectory.observables, trajectory.params)
     )
-    found = Trajectory(
-        jnp.broadcast_to(trajectory.times, (batch, *times.shape)),
+    of_runs = Trajectory(
+        jnp.broadcast_to(trajectory.times, (runs, *times.shape)),
         rows,
         state,
         trajectory.status,
@@ -353,4 +350,4 @@ def _descend(
         if batches is not None
         else law.name("symmetric-descent", context is not None),
     )
-    return found if many else jax.tree.map(lambda leaf: leaf[0], found)
+    return of_runs if many else jax.tree.map(lambda leaf: leaf[0], of_runs)

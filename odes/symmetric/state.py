@@ -129,6 +129,7 @@ def columns(tree: Tree, axes: int) -> Tree:
 
 def zero_state(task: SymmetricTask, dtype: DTypeLike) -> State:
     """Return zero weights, the only start for which the reduction is exact."""
+    # The arrays may be shared, because JAX never writes into one.
     distinct, common = jnp.zeros(np.shape(task.p), dtype), jnp.zeros(np.shape(task.rho), dtype)
     decoder = Decoder(distinct, distinct, distinct, common, common)
     return State(decoder, Attention(distinct, common))

@@ -38,7 +38,7 @@ __all__ = [
     "thresholds",
 ]
 
-NUMBERS = 2**15
+SOLVER_BYTES = 2**15
 """Bytes of an adaptive solver of a few numbers, including its observables by quadrature."""
 # Solves of a few numbers wait for the stiffest run of a batch.
 _theory = functools.partial(
@@ -47,7 +47,7 @@ _theory = functools.partial(
     tolerances=DEFAULT_TOLERANCES,
     predicts=lambda task: tuple(OBSERVABLES),
     at_once=32,
-    memory=lambda *_: NUMBERS,
+    memory=lambda *_: SOLVER_BYTES,
 )
 _infinite = functools.partial(solve, finite_length=False)
 _path = functools.partial(_theory, adaptive=False, drawn=True, paths=48)

@@ -74,6 +74,7 @@ def stages(runs: Runs, switch: int, theory: Runs) -> list[Claim]:
     t_P, t_Q = (np.median(learning_times(runs, component)) for component in "PQ")
     with np.errstate(invalid="ignore"):  # inf / inf where neither is ever learned
         gap = float(t_Q / t_P)
+    # Each number is that of one claim below, in their order.
     share = first["V_signal_norm"] / first["W_signal_norm"]
     growth = end["V_signal_norm"] / first["V_signal_norm"]
     moved = end["W_trace"] / first["W_trace"] - 1
@@ -151,7 +152,7 @@ def directions(first: Sequence[RankCurves], last: Sequence[RankCurves]) -> list[
     def share(curves: Sequence[RankCurves], block: int) -> float:
         return float(np.mean([c.block[0] == block for c in curves]))
 
-    def kept(k: int, name: str) -> float:
+    def with_largest(k: int, name: str) -> float:
         return float(np.median([c.kept[name][k] for c in last]))
 
     def without(name: str, curves: Sequence[RankCurves] = last) -> float:
@@ -166,10 +167,10 @@ def directions(first: Sequence[RankCurves], last: Sequence[RankCurves]) -> list[
         Claim("spectral", "K2 without the top direction", without("K2"), *lost),
         Claim("spectral", "and AUC of Q", without("auc_Q"), *CHANCE),
         Claim("spectral", "while K1 changes by", change, -0.001, 0.001),
-        Claim("spectral", "K1 with the top direction alone", kept(1, "K1"), *lost),
-        Claim("spectral", "AUC of Q with it alone", kept(1, "auc_Q"), 0.99, 1),
-        Claim("spectral", "K1 with the top two", kept(2, "K1"), 0, 0.12),
-        Claim("spectral", "AUC of Q with the top two", kept(2, "auc_Q"), 0.99, 1),
+        Claim("spectral", "K1 with the top direction alone", with_largest(1, "K1"), *lost),
+        Claim("spectral", "AUC of Q with it alone", with_largest(1, "auc_Q"), 0.99, 1),
+        Claim("spectral", "K1 with the top two", with_largest(2, "K1"), 0, 0.12),
+        Claim("spectral", "AUC of Q with the top two", with_largest(2, "auc_Q"), 0.99, 1),
     ]
 
 

@@ -26,18 +26,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, Real
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
 from dynsim.problem.base import built, split
 from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording, Table
+from dynsim.training.rule import Rule as TrainingRule
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing, why_not_annealed
 from dynsim.two_stage.task import Prompts
-from odes.run import check_times, run
+from odes.run import check_times, dtype_of, run
 from odes.solver.integrate import Derivatives, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
@@ -89,6 +90,7 @@ def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Mode
     rule = rule or Rule()
     for name, num in rule._asdict().items():
         checks.integer(f"rule.{name}", num, 1)
+    # J takes most of the time, so that it is left out where its weight is known to be zero.
     coupled = checks.is_traced(task.coupling) or bool(np.any(np.asarray(task.coupling) != 0))
     return Model(coupled, bool(finite_length), rule)
 
@@ -106,6 +108,7 @@ def rate_at(stages: Annealing, t: Float[Array, ""]) -> Float[Array, ""]:
 def drift(model: Model, t: Float[Array, ""], state: ReducedState, args: Args) -> ReducedState:
     """Return d(state)/dt at eta-time `t`."""
     task, stages = args
+    # dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2; da/dt = -dLoss/da - lambda a.
     # Without noise dv/dt ~ -sqrt(v), so that a step can overshoot 0.
     state = state.clamped()
     gradient = jax.grad(total)(state, task, **model._asdict())
@@ -157,6 +160,7 @@ def observe(
     model: Model, record: Recording, t: Float[Array, ""], state: ReducedState, args: Args
 ) -> dict[str, Array]:
     """Return the recorded observables of a state."""
+    # Negative mean squares of a solver's step are no weights.
     task, state = args[0], state.clamped()
     return record(Snapshot(state, task, losses(state, task, **model.numerics), model))
 
@@ -243,18 +247,18 @@ def reduced(
     return run(_of_task, task, built_rule, times, key, None, dtype, *inputs, **options)
 
 
+# The program of `odes.run.run`: the reduction has its own start, and its rate in `stages`.
 def _of_task(
     task: Prompts,
-    optimizer: Any,
+    optimizer: TrainingRule,
     key: PRNGKeyArray | None,
     init: None,
     times: Float[Array, " S"],
-    *inputs: Any,
+    *inputs: PyTree,
     solver: Callable[..., Trajectory],
     **options: Any,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
-    return solver(problem_in(task, dtype), times, key, *inputs, **options)
+    return solver(problem_in(task, dtype_of(times)), times, key, *inputs, **options)
 
 
 def _solve(
@@ -276,6 +280,7 @@ def _solve(
         (task, stages),
         save=functools.partial(observe, model, record),
         timescale=stages,
+        # The noise jumps with the learning rate.
         jumps=switch_time(stages)[None],
         begin=begin,
         **options,

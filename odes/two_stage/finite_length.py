@@ -31,7 +31,7 @@ from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 from odes.two_stage.loss import D, ReducedState, losses, normal_nodes
 
-CHUNK = 256
+PROMPTS_AT_ONCE = 256
 """Number of prompts whose gradients are in memory at once."""
 PARTS = 200
 """Number of parts in which contexts are drawn, to save memory."""
@@ -92,8 +92,9 @@ def loss_errors(
     for length in lengths:
         here = dataclasses.replace(task, length=length)
         mean, sd = output_moments(here, along, across, component)
-        parts = zip(*(np.array_split(each, PARTS) for each in (along, across)), strict=True)
+        parts = zip(*(np.array_split(score, PARTS) for score in (along, across)), strict=True)
         outputs = np.concatenate([sample_outputs(here, a, b, component, rng) for a, b in parts])
+        # E ln(1 + e^{-M}) over normal outputs of the exact mean and deviation.
         margin, shift = y * mean, y * (outputs - mean)
         gaussian = np.logaddexp(0, -(margin[:, None] + sd[:, None] * f)) @ of_f
         plain = np.logaddexp(0, -margin)
@@ -104,7 +105,7 @@ def loss_errors(
         true = np.mean(gaussian - left)
         with precision("float64"):
             both = [losses(state, here, finite_length=finite) for finite in (True, False)]
-            reduced, without = (float(getattr(each, loss)) for each in both)
+            reduced, without = (float(getattr(of_state, loss)) for of_state in both)
         # On the same queries: of the reduction, only the effect of the variance is tested.
         plain_error = plain.mean() - true
         judged = (plain_error, left.mean(), plain_error + reduced - without)
@@ -123,6 +124,7 @@ def output_moments(
         across: (N,) norm of the score along the other axes, times the standard deviation of tokens.
         component: the component of the output.
     """
+    # Moments of one token's relu(s) y; tokens come in pairs of which the ReLU passes one.
     if component == "P":
         mean = np.asarray(task.mean_margin) * along / 2
         square = (task.mean_square_margin * along**2 + across**2) / 2
@@ -130,6 +132,7 @@ def output_moments(
         with precision("float64"):
             mean = -np.asarray(D(task.r * along, across)) / 4
         square = across**2 / 2 + (task.r * along) ** 2 / 4
+    # The output is the sum of L - 1 tokens over L.
     deviation = np.sqrt(task.kappa / task.length * np.asarray(square - mean**2))
     return np.asarray(task.kappa * mean), deviation
 
@@ -138,6 +141,7 @@ def sample_outputs(
     task: Prompts, along: Scores, across: Scores, component: Component, rng: np.random.Generator
 ) -> Scores:
     """Draw a context for each query and return the outputs; arguments as in `output_moments`."""
+    # A token enters through its score only, which needs no more than two random numbers.
     shape = (len(along), task.length - 1)
     labels = rng.choice([-1.0, 1.0], size=shape)
     if component == "P":
@@ -156,14 +160,15 @@ def gradient_variances(task: Prompts, weights: PQ, prompts: int) -> ReducedState
         one = jax.tree.map(lambda leaf: leaf[None], prompt)
         return jax.grad(data_loss)(weights, task.coupling, one)
 
-    each = jax.jit(jax.vmap(gradient))
+    # Sums of G and of G^2 over parts of the prompts, in float64.
+    gradients = jax.jit(jax.vmap(gradient))
     sums = np.zeros((2, 2, task.d, task.d))
-    count = max(prompts // CHUNK, 1)
+    count = max(prompts // PROMPTS_AT_ONCE, 1)
     for key in jax.random.split(jax.random.key(1), count):
-        found = each(sample_prompts(task, key, CHUNK))
-        G = np.stack([found.W, found.V]).astype(np.float64)
+        of_prompts = gradients(sample_prompts(task, key, PROMPTS_AT_ONCE))
+        G = np.stack([of_prompts.W, of_prompts.V]).astype(np.float64)
         sums += [G.sum(1), (G**2).sum(1)]
-    mean, square = sums / (count * CHUNK)
+    mean, square = sums / (count * PROMPTS_AT_ONCE)
     W, V = square - mean**2
     blocks = (W[0, 0], V[0, 0], W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
     return ReducedState(*map(np.mean, blocks))

@@ -119,6 +119,7 @@ class ReducedState(eqx.Module):
     def sample(self, d: int, rng: np.random.Generator) -> PQ:
         """Draw W and V (d, d) with independent normal entries of these mean squares, and a and b in
         their places."""
+        # Rows and columns first, then the entries in which they cross.
         W, V = rng.normal(size=(2, d, d))
         W[0] *= self.v_h**0.5
         W[1:] *= self.v_W**0.5
@@ -161,6 +162,7 @@ def G(m: Numbers, s: Numbers) -> Float[Array, "..."]:
 def D(m: Numbers, s: Numbers) -> Float[Array, "..."]:
     """Return G(m, s) - G(0, s) in :math:`[0, |m|]`, elementwise, accurate for small m; s >= 0."""
     by_m, by_s = _slopes(m, s)
+    # Euler's theorem, as D is homogeneous of degree one.
     return by_s * s + by_m * m
 
 
@@ -171,7 +173,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array
 
 
 def _slopes(m: Numbers, s: Numbers) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Return the derivatives of D in m and s, also at s = 0. They give D, which is homogeneous."""
+    # dD/dm = erf(m / (s sqrt 2)) and dD/ds = sqrt(2/pi) (e^{-m^2 / (2 s^2)} - 1), also at s = 0.
     dtype = jnp.result_type(float, m, s)
     # The smallest s for which the square of the ratio is finite in float32.
     ratio = jnp.asarray(m, dtype) / jnp.maximum(jnp.asarray(s, dtype), 1e-15)
@@ -245,16 +247,23 @@ def losses(
     P, Q = outputs(state, task, finite_length, rule)
     of_P, of_Q = node_weights(rule, P.mean.dtype)
 
+    # E_f l(mean + sd f)^power at each query node.
     def over_f(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         f, weight = (values.astype(mean.dtype) for values in normal_nodes(rule.f))
         margin = mean[..., None] + root(variance)[..., None] * f[(None,) * mean.ndim]
         return logistic(margin) ** power @ weight
 
+    # E l(y N_W + y N_V): the queries of P and Q are independent, their contexts are the same.
     def joint(q: _Output) -> Float[Array, ""]:
         mean = P.mean[:, :, None] + q.mean[None, None]
         variance = P.variance[:, :, None] + q.variance[None, None]
         if finite_length:
-            variance = variance + 2 * _covariance(P, q, task)
+            # Of N_W and N_V given a query, whatever its class: the mean of ReLU(x_i^T W x_L) at
+            # context tokens times that of V, at positive and at negative ones, half of all each.
+            low, high = (G(m, q.s)[None, None] / 2 for m in (jnp.zeros_like(q.m), q.m))
+            share = task.kappa / task.length
+            covariance = share * G(P.m, P.s)[:, :, None] * (low + high) / 4
+            variance = variance + 2 * covariance
         return jnp.einsum("gh,e,ghe->", of_P, of_Q, over_f(mean, variance))
 
     pos, neg = (jnp.vdot(of_Q, over_f(q.mean, q.variance)) for q in Q)
@@ -272,8 +281,8 @@ def total(
 ) -> Float[Array, ""]:
     """Return the trained data loss, `Losses.trained`. `coupled=False` is for c = 0 and omits the
     quadrature of J, by far the most expensive one."""
-    found = losses(state, task, finite_length=finite_length, rule=rule)
-    return found.trained(task) if coupled else found.K1 + found.K2
+    of_state = losses(state, task, finite_length=finite_length, rule=rule)
+    return of_state.trained(task) if coupled else of_state.K1 + of_state.K2
 
 
 def auc_Q(
@@ -317,6 +326,7 @@ def _output_P(state: ReducedState, task: Prompts, share: float, rule: Rule) -> _
     g = half_normal_nodes(rule.g)[0].astype(dtype)[:, None]
     h = normal_nodes(rule.h)[0].astype(dtype)[None]
     others = task.d - 1
+    # y N_W: mean kappa/2 pbar w, variance kappa/L ((p_2 w^2 + S_W) / 2 - pbar^2 w^2 / 4).
     p = task.gamma0 + task.s1 * g
     w = state.a * p + root(state.v_h) * task.s1 * others**0.5 * h
     # |x_L|^2 of the query is p^2 + s1^2 (d-1), up to O(sqrt d).
@@ -330,6 +340,7 @@ def _output_P(state: ReducedState, task: Prompts, share: float, rule: Rule) -> _
 def _output_Q(state: ReducedState, task: Prompts, y: int, share: float, rule: Rule) -> _Output:
     e = normal_nodes(rule.e)[0].astype(jnp.result_type(state.b, task.r, float))
     others = task.d - 1
+    # y N_V: mean -y kappa/4 D(m, s), variance kappa/L (s^2 / 2 + m^2 / 4 - D^2 / 16).
     m = root(others * state.v_e) * (task.r * task.s2) * e
     square = task.s2**4 * others**2 * state.v_M
     if y < 0:
@@ -340,11 +351,3 @@ def _output_Q(state: ReducedState, task: Prompts, y: int, share: float, rule: Ru
     raised = D(m, s)
     variance = s**2 / 2 + m**2 / 4 - raised**2 / 16
     return _Output(-y * 0.25 * task.kappa * raised, share * variance, m, s)
-
-
-def _covariance(P: _Output, Q: _Output, task: Prompts) -> Float[Array, "g h e"]:
-    """Return the covariance of N_W and N_V given a query, due to their common context tokens, half
-    of which are positive. It does not depend on the class of the query."""
-    # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
-    low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
-    return task.kappa / task.length * G(P.m, P.s)[:, :, None] * (low + high) / 4

@@ -52,6 +52,7 @@ def solve_anchored(
     Raises:
         ValueError: as `odes.two_stage.solve` and `dynsim.train`.
     """
+    # Training up to the change of the rate, in the precision of runs.
     first = jnp.asarray(Annealing.of(optimizer).first)
     measured = train(
         *(task, optimizer, key),
@@ -62,7 +63,7 @@ def solve_anchored(
         dtype="float32",
     )["state"]
     with precision(dtype, task, optimizer, times):
-        arrays = (jnp.asarray(each, dtype) for each in (times, first, measured))
+        arrays = (jnp.asarray(values, dtype) for values in (times, first, measured))
         return to_host(_stages(task, optimizer, *arrays, dtype=dtype, **options))
 
 
@@ -77,14 +78,15 @@ def _stages(
 ) -> Trajectory:
     # Each stage is solved at all times, those of the other one moved to its end: they cost nothing,
     # and no number of times depends on the rule.
-    of = functools.partial(solve, task, optimizer, **options)
-    before = of(jnp.minimum(times, first), start=ReducedState(*states[0]))
-    after = of(jnp.maximum(times, first), start=ReducedState(*states[1]), begin=first)
+    solve_stage = functools.partial(solve, task, optimizer, **options)
+    before = solve_stage(jnp.minimum(times, first), start=ReducedState(*states[0]))
+    after = solve_stage(jnp.maximum(times, first), start=ReducedState(*states[1]), begin=first)
     late = times >= first
     rows = jax.tree.map(
         lambda a, b: jnp.where(late.reshape(-1, *(1,) * (a.ndim - 1)), b, a),
-        *(dict(each.observables) for each in (before, after)),
+        *(dict(stage.observables) for stage in (before, after)),
     )
-    ends = ((each.status, each.first_bad_step) for each in (after, before))
+    # The status of the first stage that fails.
+    ends = ((stage.status, stage.first_bad_step) for stage in (after, before))
     status, bad = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
     return Trajectory(times, rows, after.params, status, bad, "anchored")

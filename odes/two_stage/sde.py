@@ -62,7 +62,7 @@ from odes.solver.integrate import integrate_sde
 from odes.two_stage.field import Args, Model, drift, observe, rate_at, reduced, switch_time
 from odes.two_stage.loss import ReducedState, block_sizes, losses, root
 
-LOSSES = ("K1", "K2", "J")
+TEST_LOSSES = ("K1", "K2", "J")
 """Observables measured on test prompts, with sampling error."""
 
 
@@ -94,7 +94,8 @@ def solve_sde(
     Raises:
         ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
     """
-    options |= {"num_steps": checks.integer("num_steps", num_steps, 2), "drawn": start is None}
+    options["num_steps"] = checks.integer("num_steps", num_steps, 2)
+    options["random_start"] = start is None
     return reduced(_path, task, optimizer, times, start=start, key=key, **options)
 
 
@@ -108,15 +109,21 @@ def _path(
     *,
     model: Model,
     record: Recording,
-    drawn: bool,
+    random_start: bool,
     **options: Any,
 ) -> Trajectory:
     key, start_key = jax.random.split(key)
-    if drawn:
+    if random_start:
         a, b = task.starting_noise * jax.random.normal(start_key, (2,), times.dtype)
         start = dataclasses.replace(start, a=a, b=b)
+
+    # da = (...) dt + sqrt(eta) tau_xi dB_a and db alike; over a block the noise averages out.
+    def diffusion(t: Float[Array, ""], state: ReducedState, args: Args) -> ReducedState:
+        amplitude = _amplitude(t, args)
+        return ReducedState(amplitude, amplitude, *(5 * (jnp.zeros_like(amplitude),)))
+
     solved = integrate_sde(
-        *(functools.partial(drift, model), _noise_of_signal),
+        *(functools.partial(drift, model), diffusion),
         *(start, times, (task, stages), key),
         save=functools.partial(observe, model, record),
         timescale=stages,
@@ -128,13 +135,8 @@ def _path(
 
 
 def _amplitude(t: Float[Array, ""], args: Args) -> Float[Array, ""]:
-    """Return the amplitude of the noise of a single weight."""
+    # sqrt(eta) tau_xi, of a single weight.
     return jnp.sqrt(rate_at(args[1], t)) * args[1].noise
-
-
-def _noise_of_signal(t: Float[Array, ""], state: ReducedState, args: Args) -> ReducedState:
-    amplitude = _amplitude(t, args)
-    return ReducedState(amplitude, amplitude, *(5 * (jnp.zeros_like(amplitude),)))
 
 
 class Signal(eqx.Module):
@@ -187,16 +189,6 @@ def solve_seed(
     return reduced(_seed, task, optimizer, times, number, key=key, **options)
 
 
-def _start(task: Prompts, key: PRNGKeyArray, dtype: jnp.dtype) -> Seed:
-    normal_key, square_key = jax.random.split(key)
-    sizes = jnp.asarray(jax.tree.leaves(block_sizes(task.d))[2:], dtype)
-    squares = jax.random.gamma(square_key, sizes / 2, dtype=dtype) * (2 / sizes)
-    alone = jax.random.normal(normal_key, (2,), dtype) * task.starting_noise
-    none = jnp.zeros((), dtype)
-    signal = Signal(none, none, none)
-    return Seed(ReducedState(*alone, *(squares * task.starting_noise**2)), signal, signal)
-
-
 def _seed_drift(model: Model, t: Float[Array, ""], seed: Seed, args: Args) -> Seed:
     stages, decay = args[1], args[1].decay
     moved = drift(model, t, seed.total, args)
@@ -205,9 +197,11 @@ def _seed_drift(model: Model, t: Float[Array, ""], seed: Seed, args: Args) -> Se
     def signal(old: Signal, whole: tuple[Number, Number], square: tuple[Number, Number]) -> Signal:
         (x, x_dot), (v, v_dot) = whole, square
         v = jnp.maximum(v, 0)
-        # v' = -2 (c + lambda) v + noise.
+        # c v from v' = -2 (c + lambda) v + noise, with c = (2/n) dLoss/dv.
         pull = (noise - v_dot) / 2 - decay * v
         c = pull / jnp.where(v > 0, v, jnp.inf)
+        # x' = -c v - (c + 2 lambda) x, s' = -2 c x - 2 lambda s, and for the trace of the signal
+        # abar' = a' + lambda (a - abar).
         cross = -pull - (c + 2 * decay) * old.cross
         square_dot = -2 * c * old.cross - 2 * decay * old.square
         return Signal(x_dot + decay * (x - old.along), cross, square_dot)
@@ -219,6 +213,7 @@ def _seed_drift(model: Model, t: Float[Array, ""], seed: Seed, args: Args) -> Se
 
 def _seed_noise(t: Float[Array, ""], seed: Seed, args: Args) -> Seed:
     amplitude = _amplitude(t, args)
+    # 2 sqrt(v_k eta / n_k) tau_xi, the noise of a mean of n_k squares.
     of_square = lambda v, size: 2 * amplitude * jnp.sqrt(jnp.maximum(v, 0) / size)  # noqa: E731
     noise = jax.tree.map(of_square, seed.total, block_sizes(args[0].d))
     still = jax.tree.map(jnp.zeros_like, (seed.W, seed.V))
@@ -238,27 +233,39 @@ def _seed(
     record: Recording,
     **options: Any,
 ) -> Trajectory:
+    dtype = times.dtype
     key, start_key, test_key, diagonal_key = jax.random.split(key, 4)
-    of_test = jax.random.normal(test_key, (len(LOSSES),), times.dtype)
-    of_diagonal = jax.random.normal(diagonal_key, (2,), times.dtype) * (task.d - 1) ** 0.5
+    # Constant during a run: the errors of the test prompts, and the sum of the other d - 1 entries
+    # of a diagonal in units of their root mean square.
+    of_test = jax.random.normal(test_key, (len(TEST_LOSSES),), dtype)
+    of_diagonal = jax.random.normal(diagonal_key, (2,), dtype) * (task.d - 1) ** 0.5
+
+    # a, b ~ N(0, tau_0^2) and v_k ~ tau_0^2 chi^2_{n_k} / n_k. At the start there is no signal.
+    normal_key, square_key = jax.random.split(start_key)
+    sizes = jnp.asarray(jax.tree.leaves(block_sizes(task.d))[2:], dtype)
+    squares = jax.random.gamma(square_key, sizes / 2, dtype=dtype) * (2 / sizes)
+    a_and_b = jax.random.normal(normal_key, (2,), dtype) * task.starting_noise
+    total = ReducedState(*a_and_b, *(squares * task.starting_noise**2))
+    signal = Signal(*3 * (jnp.zeros((), dtype),))
 
     def save(t: Float[Array, ""], seed: Seed, args: Args) -> dict[str, Array]:
-        found = observe(model, record, t, seed.total, args)
+        without_errors = observe(model, record, t, seed.total, args)
         state = seed.total.clamped()
+        # Var l / N_test, from the mean squares of the losses.
         mean, square = (losses(state, task, power=power, **model.numerics) for power in (1, 2))
         measured = {
             name: getattr(mean, name)
             + z * root((getattr(square, name) - getattr(mean, name) ** 2) / num_test)
-            for name, z in zip(LOSSES, of_test, strict=True)
+            for name, z in zip(TEST_LOSSES, of_test, strict=True)
         }
         for name, part, z in zip(("W", "V"), (seed.W, seed.V), of_diagonal, strict=True):
             measured[f"{name}_trace"] = part.along + z * root(part.square)
         measured["V_trace_abs"] = jnp.abs(measured["V_trace"])
-        return {name: measured.get(name, value) for name, value in found.items()}
+        return {name: measured.get(name, value) for name, value in without_errors.items()}
 
     solved = integrate_sde(
         *(functools.partial(_seed_drift, model), _seed_noise),
-        *(_start(task, start_key, times.dtype), times, (task, stages), key),
+        *(Seed(total, signal, signal), times, (task, stages), key),
         save=save,
         timescale=stages,
         jump=switch_time(stages),

@@ -59,11 +59,11 @@ The assumptions of `odes.two_stage.loss` apply, and c = 0 for `gradient_variance
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim.precision import AnyArray, Number
 from dynsim.two_stage.annealing import Annealing
@@ -84,7 +84,7 @@ _C0 = math.sqrt(2 / math.pi) / 16
 _NEWTON_STEPS = 64
 
 
-class Signal(NamedTuple):
+class Amplitudes(NamedTuple):
     """Stationary amplitudes, both of shape ()."""
 
     a: Float[Array, ""]
@@ -92,7 +92,7 @@ class Signal(NamedTuple):
 
 
 def _logit_noise(task: Prompts, r: Numbers) -> Float[Array, "..."]:
-    """Return sigma / tau at shift `r`, elementwise."""
+    # sigma / tau = s_2 sqrt((d-1) (s_2^2 (d-1) + r^2)).
     others = task.d - 1
     return jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2)) * task.s2
 
@@ -110,6 +110,7 @@ def growth_rate(
             :math:`2\, \mathbb E[\operatorname{sigmoid}(-y N_W)]` for c = 1, which decreases as P is
             learned.
     """
+    # g = kappa r^4 (c_0 / sigma - 1 / (32 L)) - lambda.
     sigma = jnp.asarray(tau) * _logit_noise(task, task.r)
     share = jnp.asarray(drive * _C0 / sigma)
     return (share - 1 / (32 * task.length)) * (task.kappa * task.r**4) - decay
@@ -126,6 +127,7 @@ def growth_rate_hessian(
     r"""Return the growth rate :math:`-\partial^2 \text{Loss}/\partial b^2 - \lambda` of b at b = 0
     and noise `tau`, by quadrature. It includes the row V[0,1:], for any coupling and P at the
     amplitude a = `signal`."""
+    # All five blocks have the noise tau.
     square = jnp.asarray(tau) ** 2
     a = jnp.asarray(signal, square.dtype)
 
@@ -143,6 +145,7 @@ def critical_noise(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
 def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
     r"""Return the learning rate whose noise is critical,
     :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
+    # tau^2 = eta tau_xi^2 / (2 lambda) at rest.
     tau = critical_noise(task, stages.decay)
     return tau**2 * (2 * stages.decay) / jnp.asarray(stages.noise) ** 2
 
@@ -153,6 +156,7 @@ def finite_time_boundary(
     r"""Return the noise below which Q is learned within the eta-time T = `eta_time`: the root
     :math:`\tau` of :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend
     on :math:`\tau`. Elementwise in `r`, which replaces `task.r`."""
+    # tau = kappa r^4 c_0 / (sigma/tau (lambda + ln(sigma / (r^2 tau)) / T + kappa r^4 / (32 L))).
     r = jnp.asarray(r)
     strength = task.kappa * r**4
     per_tau = _logit_noise(task, r)
@@ -178,7 +182,7 @@ def unsaturated_margin(task: Prompts, span: Numbers) -> Float[Array, "..."]:
 
 def stationary_signal(
     task: Prompts, decay: Real[Number, ""], *, rule: Rule | None = None
-) -> Signal:
+) -> Amplitudes:
     r"""Return the final a and :math:`|b|` for c = 0, without noise, and with L infinite except in
     :math:`\kappa`:
 
@@ -194,13 +198,14 @@ def stationary_signal(
 
     The trace of V ends above the trace of W if :math:`b^* > a^*`.
     """
+    # Roots of lambda x = sum_i w_i s_i sigmoid(-s_i x): over the margins p for P, one term for Q.
     g, weight = half_normal_nodes((rule or Rule()).g)
     decay = jnp.asarray(decay)
     p = jnp.asarray(g, decay.dtype) * task.s1 + task.gamma0
     slope = p * (task.kappa / 2 * task.mean_margin)
     share = jnp.asarray(weight, decay.dtype)
     single = jnp.asarray(task.kappa / 4 * task.r**2, decay.dtype)[None]
-    return Signal(
+    return Amplitudes(
         _balance(slope, share, decay), _balance(single, jnp.full_like(single, 0.5), decay)
     )
 
@@ -208,8 +213,6 @@ def stationary_signal(
 def _balance(
     slope: Float[Array, " n"], share: Float[Array, " n"], decay: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Return the root x >= 0 of lambda x = sum share slope sigmoid(-slope x)."""
-
     def excess(x: Float[Array, ""]) -> Float[Array, ""]:
         return decay * x - jnp.sum(share * slope * jax.nn.sigmoid(-slope * x))
 
@@ -242,20 +245,22 @@ def gradient_variance(
     """Return C of the entries a = W[0,0] and b = V[0,0] in the reduced state, for c = 0. Neglected
     terms are smaller by O(1/L); for b they are 13 % at L = 33 and 2.5 % at L = 129."""
     rule = rule or Rule()
+    # One forward pass along a and b together: P depends on a only, Q on b only.
     unit = ReducedState(*(jnp.full_like(x, i < 2) for i, x in enumerate(jax.tree.leaves(state))))
 
-    def moments(state: ReducedState) -> tuple[tuple[tuple[Array, Array], ...], Any]:
+    def moments(state: ReducedState) -> tuple[tuple[tuple[Array, Array], ...], PyTree]:
         P, (_, Q) = outputs(state, task, True, rule)
-        return tuple((each.mean, root(each.variance)) for each in (P, Q)), Q
+        return tuple((output.mean, root(output.variance)) for output in (P, Q)), Q
 
     (of_P, of_Q), (by_a, by_b), Q = jax.jvp(moments, (state,), (unit,), has_aux=True)
+    # Var dM/da = p^2 kappa/L (p_2 / 2 - pbar^2 / 4); Var dM/db = r^4 kappa/L (1/4 - erf^2 / 16).
     p = task.gamma0 + task.s1 * half_normal_nodes(rule.g)[0][:, None]
-    each = task.kappa / task.length
+    per_token = task.kappa / task.length
     square = (task.mean_square_margin / 2 - task.mean_margin**2 / 4) * p**2
     passed = jax.lax.erf(Q.m / Q.s / math.sqrt(2)) / 4
     weight_P, weight_Q = node_weights(rule, of_P[0].dtype)
-    a = _moments(of_P, by_a, each * square, weight_P, rule)
-    b = _moments(of_Q, by_b, each * task.r**4 * (1 / 4 - passed**2), weight_Q, rule)
+    a = _moments(of_P, by_a, per_token * square, weight_P, rule)
+    b = _moments(of_Q, by_b, per_token * task.r**4 * (1 / 4 - passed**2), weight_Q, rule)
     # Queries of the other class, half of all, have no gradient along zeta.
     return GradientVariance(a[1] - a[0] ** 2, b[1] / 2 - (b[0] / 2) ** 2)
 
@@ -269,6 +274,8 @@ def _moments(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the mean and mean square of the gradient. `margin` has the mean and standard deviation
     over contexts, `slope` their derivatives."""
+    # G = -sigma(-M) dM/da with M = mu + varsigma f; given f, dM/da has the mean mu' + varsigma' f
+    # and the variance Var dM/da - varsigma'^2.
     f, of_f = (values.astype(margin[0].dtype) for values in normal_nodes(rule.f))
     f = f[(None,) * margin[0].ndim]
     gate = jax.nn.sigmoid(-(margin[0][..., None] + margin[1][..., None] * f))

@@ -21,12 +21,13 @@ def _for_both_lengths(theory: AnyTheory) -> tuple[AnyTheory, AnyTheory]:
 
 def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[AnyTheory, AnyTheory]:
     """Return a general flow of all weights of the layer, for finite and infinite T."""
-    of_any = _GENERAL[flow]
+    # Its description is that of any problem, its solver that of the layer, with an option `length`.
+    general_flow = _GENERAL[flow]
     return _for_both_lengths(
         dataclasses.replace(
-            of_any,
-            title=title or of_any.title,
-            assumes=f"T, {of_any.assumes}",
+            general_flow,
+            title=title or general_flow.title,
+            assumes=f"T, {general_flow.assumes}",
             solve=functools.partial(population.solve, flow=flow),
             variant=variant,
         )

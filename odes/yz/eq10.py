@@ -116,6 +116,7 @@ def drift(
             (`odes.coefficients`).
         weight: factor on the drift of each class.
     """
+    # f_n (g_n - gamma_n f_n) with g = C F, and xi_n = C_nn - gamma_n.
     C = coefficients.mixing(f, speed)
     own = coefficients.own_speed(speed)
     per_class = weight[:, None] * f * (C @ f - own[:, None] * f)
@@ -138,13 +139,15 @@ def _pose(
     convention: growth.Convention,
     finite_m: bool,
     remark_1: bool,
-) -> tuple[Any, ...]:
+) -> tuple[PyTree, ...]:
+    # Remark 1: the decoder learns more slowly by the mean overlap at the start.
     weight, eta_y = population.class_weight(task.prior, convention), rescaled.rate * rescaled.eta_y
     if remark_1:
         f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
         eta_y = (1 - mean_overlap(f)) * eta_y
 
     def layer_at(t: Float[Array, ""], state: State, args: PyTree) -> Snapshot:
+        # Class n has been visited pi(n) t times.
         task, _, eta_y, _ = args
         h = decoder.h(t * task.prior, eta_y, task.M)
         return population.predict(task, state.Z, h, finite_m=finite_m, B=state.B)

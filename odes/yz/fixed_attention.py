@@ -46,7 +46,7 @@ from odes.solver.posed import Rescaled
 from odes.theory import AnyTheory, Theory, Training
 from odes.yz import population
 
-Decoder = Literal["closed", "discrete"]
+DecoderKind = Literal["closed", "discrete"]
 
 
 def solve(
@@ -54,7 +54,7 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    decoder: Decoder = "closed",
+    decoder: DecoderKind = "closed",
     **options: Any,
 ) -> Trajectory:
     """Predict the layer's observables while the decoder learns at fixed attention.
@@ -106,12 +106,14 @@ def _solve(
     assert isinstance(optimizer, SGD)
     rescaled = Rescaled.of(optimizer)
     if steps is None:
+        # Lemma 6 at s = pi(n) t, with t in the time of the rate.
         visits = rescaled.flow_time(times)[:, None] * task.prior[None]
         h = closed_form.h(visits, rescaled.rate * rescaled.eta_y, task.M)
     else:
+        # Lemma 5's recursion at the rate pi(n) eta_Y, one visit in each step.
         pace = jnp.asarray(dataclasses.replace(rescaled.Y, peak=1.0).rate(jnp.arange(steps)))
-        every = h_star(task.prior * rescaled.eta_y, task.M, steps, optimizer.mu, pace=pace)
-        h = every[jnp.floor(times).astype(int)]
+        at_steps = h_star(task.prior * rescaled.eta_y, task.M, steps, optimizer.mu, pace=pace)
+        h = at_steps[jnp.floor(times).astype(int)]
 
     def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:
         snapshot = population.predict(task, Z, h)
@@ -122,7 +124,7 @@ def _solve(
     return Trajectory(times, saved, None, *judge(times, finite), name)
 
 
-def _theory(name: str, title: str, assumes: str, decoder: Decoder) -> AnyTheory:
+def _theory(name: str, title: str, assumes: str, decoder: DecoderKind) -> AnyTheory:
     discrete = decoder == "discrete"
     return Theory(
         name,

@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from dynsim.classes.task import SequenceClasses, Task
 from dynsim.training.rule import Rule
@@ -44,7 +44,7 @@ def inapplicable(training: Training) -> str | None:
     return population.inapplicable(training, "Lemma 3's flow")
 
 
-def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], rescaled: Rescaled) -> tuple[Any, ...]:
+def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], rescaled: Rescaled) -> tuple[PyTree, ...]:
     state = jnp.zeros_like(task.probs), Z
     return _field, state, (task, rescaled), lambda t, state, args: _snapshot(args[0], *state)[0]
 
@@ -53,6 +53,7 @@ def _snapshot(
     task: SequenceClasses, W: Float[Array, "K M"], Z: Float[Array, "Q M"]
 ) -> tuple[Snapshot, Float[Array, "K M"]]:
     """Return the snapshot of the layer, and the residuals e - alpha."""
+    # g_n = Y r_n with Y = F^T (F F^T)^{-1} W, the minimum-norm solution of F Y = W.
     z = Z[task.query_index]
     c = yz.attend(z, task.probs)
     f = yz.normalise(c)
@@ -68,6 +69,7 @@ def _field(
 ) -> tuple[Float[Array, "K M"], Float[Array, "Q M"]]:
     task, rescaled = args
     now, residual = _snapshot(task, *state)
+    # W_n' = eta_Y pi(n) r_n, z_m' = eta_Z sum_n pi(n) f_n (g_n - f_n f_n.g_n).
     drift = now.f * (now.g - now.f * jnp.sum(now.f * now.g, axis=1, keepdims=True))
     drift = jax.ops.segment_sum(
         task.prior[:, None] * drift, task.query_index, num_segments=task.num_queries

@@ -52,7 +52,7 @@ from odes.run import run
 from odes.solver.integrate import VectorField, integrate
 from odes.solver.posed import Rescaled, why_not_described
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import Inapplicable, Training, named, reason, refusal
+from odes.theory import Inapplicable, Training, error_message, named, reason_unless_traced
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
@@ -88,7 +88,7 @@ def without_decoder(
         task, rule, times, key, init, record, dtype, tolerances: as in `odes.eq10.solve`.
     """
     problem, rule = built(as_layer(task, math.inf), rule, dtype)
-    if why := reason(inapplicable, Training(problem, rule)):
+    if why := reason_unless_traced(inapplicable, Training(problem, rule)):
         raise ValueError(why)
     if adaptive:
         options["tolerances"] = checked_tolerances(tolerances, dtype)
@@ -108,7 +108,7 @@ def integrated(
     start: yz.YZ,
     times: Float[Array, " S"],
     *,
-    pose: Callable[..., tuple[VectorField, PyTree, tuple[Any, ...], Callable[..., Snapshot]]],
+    pose: Callable[..., tuple[VectorField, PyTree, tuple[PyTree, ...], Callable[..., Snapshot]]],
     name: str,
     record: Recording,
     tolerances: Tolerances,
@@ -117,19 +117,23 @@ def integrated(
     """Integrate the initial value problem from `pose(task, Z, rescaled, **settings)`: its field,
     the state at the start, arguments with the task first, and a function (t, state, arguments) ->
     snapshot."""
+    # The decoder is in closed form, so that Z is all that is integrated, in the time of its rate.
     rescaled, Z = Rescaled.of(training.rule), starting_logits(start)
     field, initial, args, layer_at = pose(training.problem.classes, Z, rescaled, **settings)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
         return record(args[0], layer_at(t, state, args))
 
-    options: Any = {"save": save, "timescale": rescaled, "tolerances": tolerances}
-    return integrate(field, initial, times, args, **options).trajectory(name)
+    solved = integrate(
+        *(field, initial, times, args), save=save, timescale=rescaled, tolerances=tolerances
+    )
+    return solved.trajectory(name)
 
 
 def by_class(arrays: int) -> Callable[[Training, int, tuple[Any, ...]], int]:
     """Return the `memory` of a theory that holds so many (K, M) arrays, none of all weights."""
 
+    # In float64, with a number of each class for each recorded name.
     def memory(training: Training, times: int, record: tuple[Any, ...]) -> int:
         task = training.problem.classes
         return 8 * (arrays * task.K * task.M + times * len(record) * task.K)
@@ -137,8 +141,8 @@ def by_class(arrays: int) -> Callable[[Training, int, tuple[Any, ...]], int]:
     return memory
 
 
-def bounds(problem: Any) -> tuple[str, ...]:
-    """Return what theories predict that integrate the growth factor bound too."""
+def bounds(problem: Layer) -> tuple[str, ...]:
+    """Return the observables of a theory that integrates the growth factor bound too."""
     del problem
     return tuple(PREDICTED.functions)
 
@@ -153,7 +157,7 @@ def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
 def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
     """Return why a theory without inertia does not describe a rule, naming `theory`, or None.
     `options` are passed to `odes.solver.posed.why_not_described`."""
-    return why_not_described(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
+    return why_not_described(rule, theory, **options) or error_message(rule.of_groups, "Y", "Z")
 
 
 def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
@@ -203,6 +207,7 @@ def predict(
         finite_m: keep the terms of order 1/M of Theorem 1 (Eqs. 86, 88).
         B: growth factor bound of each class, where it is known.
     """
+    # c_n ~ p_n e^{z_m}, f = c / |c|, and g of Theorem 1 from h.
     z = Z[task.query_index]
     c = yz.attend(z, task.probs)
     f = yz.normalise(c)
@@ -239,5 +244,6 @@ def solve(
     """
     problem = as_layer(task, length)
     options["key"] = key_of(problem, key)
-    found = flow_of(problem, optimizer, times, kind=flow, **options)
-    return dataclasses.replace(found, source=named(found.source, not math.isinf(problem.length)))
+    trajectory = flow_of(problem, optimizer, times, kind=flow, **options)
+    source = named(trajectory.source, not math.isinf(problem.length))
+    return dataclasses.replace(trajectory, source=source)

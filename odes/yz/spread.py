@@ -58,7 +58,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray, Real
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses, Task
@@ -81,53 +81,57 @@ from odes.symmetric import finite_length as symmetric
 from odes.symmetric.solve import theory_rule
 
 
-class Law(NamedTuple):
+class NoiseLaw(NamedTuple):
     r"""Gradient and noise of a batch. `derive` returns the gradient of the population loss, and
     features of the weights; `covariance` returns :math:`\lambda^\top C \lambda'` (P, P) for all
     pairs of P vectors from the derivatives (P, ...) of the features along each of them."""
 
-    derive: Callable[[yz.YZ], tuple[yz.YZ, Any]]
-    covariance: Callable[[Any], Float[Array, "P P"]]
+    derive: Callable[[yz.YZ], tuple[yz.YZ, PyTree]]
+    covariance: Callable[[PyTree], Float[Array, "P P"]]
 
 
-def expanded_law(task: SequenceClasses, context: finite_length.Context) -> Law:
+def expanded_law(task: SequenceClasses, context: finite_length.Context) -> NoiseLaw:
     """Return the law to first order in 1/L, for `context` contextual tokens."""
 
     def derive(params: yz.YZ) -> tuple[yz.YZ, finite_length.Expansion]:
-        found = finite_length.expand(params, task, context)
-        return found.gradient, found
+        expansion = finite_length.expand(params, task, context)
+        return expansion.gradient, expansion
 
-    return Law(derive, functools.partial(covariance, task, context))
+    return NoiseLaw(derive, functools.partial(covariance, task, context))
 
 
-CHUNK = 128
+SEQUENCES_AT_ONCE = 128
 """Number of sequences whose gradients are computed at once, so that they stay in a CPU's cache."""
 
 
 def sampled_law(
     task: SequenceClasses, examples: yz.Examples, columns: gradients.OutputColumns | None = None
-) -> Law:
+) -> NoiseLaw:
     """Return the law for the sample of sequences from `evenly_spread`, for weights with these
     columns of Y; by default each output has its own."""
     columns = columns or gradients.each_output(task)
-    chunks = jax.tree.map(lambda x: jnp.reshape(x, (-1, CHUNK, *x.shape[1:])), examples)
+    chunks = jax.tree.map(lambda x: jnp.reshape(x, (-1, SEQUENCES_AT_ONCE, *x.shape[1:])), examples)
 
+    # Gradients and losses of one chunk after another, of which the gradient is the weighted sum.
     def derive(params: yz.YZ) -> tuple[yz.YZ, Float[Array, " E"]]:
         def of_chunk(chunk: yz.Examples) -> tuple[yz.YZ, Float[Array, " E"]]:
             def losses(params: yz.YZ) -> Float[Array, " E"]:
                 logits = yz.forward(params, task, chunk)
                 return yz.cross_entropy(logits, columns.label[chunk.classes], -1, columns.count)[0]
 
-            found, pull = jax.vjp(losses, params)
-            return pull(yz.weights(chunk, found.dtype))[0], found
+            values, pull = jax.vjp(losses, params)
+            return pull(yz.weights(chunk, values.dtype))[0], values
 
         parts, losses = jax.lax.map(of_chunk, chunks)
-        found = jax.tree.map(lambda part: jnp.sum(part, axis=0), parts)
+        gradient = jax.tree.map(lambda part: jnp.sum(part, axis=0), parts)
         if columns.count is not None:
-            found = dataclasses.replace(found, Y=found.Y / columns.count[None])
-        return found, losses.reshape(-1)
+            # With respect to one of the weights that an entry of Y represents.
+            gradient = dataclasses.replace(gradient, Y=gradient.Y / columns.count[None])
+        return gradient, losses.reshape(-1)
 
-    return Law(derive, functools.partial(_between, yz.weights(examples, examples.counts.dtype)))
+    return NoiseLaw(
+        derive, functools.partial(_between, yz.weights(examples, examples.counts.dtype))
+    )
 
 
 def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Examples:
@@ -141,9 +145,10 @@ def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Example
     rest = checks.integer("length", length, 2) - 1
     classes = np.repeat(np.arange(task.K), symmetric.SEQUENCES)
     counts = np.zeros((task.K, symmetric.SEQUENCES, task.M))
+    # Only tokens of the class: each further one would be a dimension of the Sobol sequence.
     for of_class, probs in zip(counts, np.asarray(task.probs, np.float64), strict=True):
         tokens = np.flatnonzero(probs)
-        of_class[:, tokens] = symmetric.evenly_spread(probs[tokens], rest)
+        of_class[:, tokens] = symmetric.even_counts(probs[tokens], rest)
     weight = np.repeat(
         np.asarray(task.prior, np.float64) / symmetric.SEQUENCES, symmetric.SEQUENCES
     )
@@ -156,9 +161,11 @@ def covariance(
     r"""Return :math:`\lambda^\top C \lambda'` for all pairs of P vectors to first order in 1/L,
     from the derivatives `along` each of them."""
     prior = jnp.asarray(task.prior)
+    # Cov_n(E s_n, E s_n').
     between = _between(prior, along.losses)
     if context is None:
         return between
+    # E_n (1/L) sum_i p_i ds_n/dc_i ds_n'/dc_i, as a product of vectors over n and i.
     within = jnp.sqrt(prior[:, None] * jnp.asarray(task.probs) / context)[None] * along.slope
     flat = within.reshape(len(within), -1)
     return between + flat @ flat.T
@@ -179,13 +186,16 @@ def draw(
 
     def sample(params: yz.YZ, key: PRNGKeyArray) -> yz.YZ:
         def features(params: yz.YZ) -> tuple[Array, Array]:
-            found = finite_length.expand(params, task, context)
-            return found.losses, found.slope
+            expansion = finite_length.expand(params, task, context)
+            return expansion.losses, expansion.slope
 
+        # The transposed derivative of the features, applied to normal noise: its covariance is that
+        # of `covariance`, term by term.
         (losses, slope), pull = jax.vjp(features, params)
         of_class, of_token = jax.random.split(key)
         root = jnp.sqrt(prior)
         one = jax.random.normal(of_class, losses.shape, losses.dtype)
+        # Covariance diag(pi) - pi pi^T of the frequencies of classes.
         between = root * (one - root * jnp.sum(root * one))
         within = jnp.zeros_like(slope)
         if context is not None:
@@ -200,7 +210,7 @@ def descent_of(
     task: SequenceClasses,
     optimizer: Rule,
     init: yz.YZ,
-    law: Law,
+    law: NoiseLaw,
     record: Recording,
     variance: Callable[[yz.YZ], yz.YZ] | None,
     columns: gradients.OutputColumns,
@@ -209,14 +219,14 @@ def descent_of(
     to the denominators of Adam and RMSProp."""
     count = None
     if columns.count is not None:
+        # A merged column of Y represents several outputs.
         of_y = jnp.broadcast_to(columns.count, (len(init.Y), columns.count.size))
         count = dataclasses.replace(init, Y=of_y, Z=jnp.ones_like(init.Z))
 
     def observe(params: yz.YZ, k: Array) -> tuple[Array, Array]:
         del k
         snapshot = observables.measure(task, columns.expand(params))
-        seen = record(task, snapshot)
-        return ravel_pytree(seen)[0], observables.loss(task, snapshot)
+        return ravel_pytree(record(task, snapshot))[0], observables.loss(task, snapshot)
 
     return linear_noise.Descent(
         optimizer,
@@ -235,6 +245,7 @@ def variance(params: yz.YZ, task: SequenceClasses, context: finite_length.Contex
     p, prior = jnp.asarray(task.probs), jnp.asarray(task.prior)
     classes = jnp.arange(task.K)
 
+    # f, r = x - alpha and h = f (g - f f.g) with g = Y r, as functions of the frequencies.
     def factors(counts: Float[Array, "K M"]) -> tuple[Array, Array, Array]:
         f = yz.normalise(yz.attend(jnp.asarray(params.Z)[task.query_index], counts))
         read, to_f = jax.vjp(lambda f: yz.output(params, task, f, classes), f)
@@ -243,11 +254,13 @@ def variance(params: yz.YZ, task: SequenceClasses, context: finite_length.Contex
         return read, r, f * (g - f * jnp.sum(f * g, axis=1, keepdims=True))
 
     f, r, h = factors(p)
+    # E phi and E phi^2 for phi = -f r^T and phi = -h, at infinite T first. The square of an outer
+    # product is the outer product of the squares, so that no matrix is formed per class.
     by_class = prior[:, None]
     mean_y, square_y = f.T @ (by_class * r), (f**2).T @ (by_class * r**2)
     mean_h, square_h = h, h**2
     if context is not None:
-
+        # sqrt(p_i / L) d/dc_i and (p_i / L) d^2/dc_i^2 for one token i of each class at a time.
         def along(slot: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
             token = jax.nn.one_hot(task.support[:, slot], task.M, dtype=p.dtype)
             root = jnp.sqrt(jnp.sum(p * token, axis=1, keepdims=True) / context)
@@ -258,6 +271,8 @@ def variance(params: yz.YZ, task: SequenceClasses, context: finite_length.Contex
         first, second = jax.vmap(along)(jnp.arange(task.support.shape[1]))
         (df, dr, _), (ddf, ddr, ddh) = first, (jnp.sum(x, axis=0) for x in second)
         scatter_f, scatter_r, scatter_h = (jnp.sum(x**2, axis=0) for x in first)
+        # E phi += phi'' / 2 with phi'' = f'' r + 2 f' r' + f r''. E phi^2 += phi'^2 + phi phi'',
+        # which is (f'^2 + f f'') r^2 + f^2 (r'^2 + r r'') + 4 f f' r r'.
         mean_y += jnp.einsum("skm,skn->mn", df, by_class[None] * dr)
         mean_y += (ddf.T @ (by_class * r) + f.T @ (by_class * ddr)) / 2
         square_y += (scatter_f + f * ddf).T @ (by_class * r**2)
@@ -267,13 +282,6 @@ def variance(params: yz.YZ, task: SequenceClasses, context: finite_length.Contex
     mean = yz.YZ(mean_y, _by_query(task, by_class * mean_h), params.residual)
     square = yz.YZ(square_y, _by_query(task, by_class * square_h), params.residual)
     return jax.tree.map(lambda both, one: jnp.maximum(both - one**2, 0), square, mean)
-
-
-def variance_of_batch(
-    task: SequenceClasses, context: finite_length.Context, batch: Float[Array, ""]
-) -> Callable[[yz.YZ], yz.YZ]:
-    """Return `variance` of the mean over `batch` sequences, as a function of the weights."""
-    return lambda params: jax.tree.map(lambda one: one / batch, variance(params, task, context))
 
 
 def _by_query(task: SequenceClasses, rows: Float[Array, "K M"]) -> Float[Array, "Q M"]:
@@ -331,10 +339,10 @@ def solve(
         >>> import dynsim, jax
         >>> from odes import spread
         >>> task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], [0, 1])
-        >>> asked = {"batch": 32, "length": 129, "record": ["loss"]}
+        >>> options = {"batch": 32, "length": 129, "record": ["loss"]}
         >>> rule = dynsim.sgd(1.0, 0.3)
-        >>> linear = spread.solve(task, rule, [20], **asked)
-        >>> second = spread.solve(task, rule, [20], draws=64, key=jax.random.key(0), **asked)
+        >>> linear = spread.solve(task, rule, [20], **options)
+        >>> second = spread.solve(task, rule, [20], draws=64, key=jax.random.key(0), **options)
         >>> bool(second.std["loss"][0] > 1.2 * linear.std["loss"][0])
         True
 
@@ -346,8 +354,8 @@ def solve(
         if key is None:
             raise ValueError(f"key = None: {draws} draws of the noise need a key")
 
-    asked = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
-    return _in_program(task, optimizer, times, batch, length, key, tails=tails, **asked)
+    options = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
+    return _in_program(task, optimizer, times, batch, length, key, tails=tails, **options)
 
 
 def drift(
@@ -380,8 +388,8 @@ def drift(
         ValueError: as `solve`, and for `draws`.
     """
     draws = checks.integer("draws", draws, 1)
-    asked = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
-    return _in_program(task, optimizer, times, batch, length, key, alone=True, **asked)
+    options = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
+    return _in_program(task, optimizer, times, batch, length, key, drift_only=True, **options)
 
 
 def _in_program(
@@ -396,10 +404,9 @@ def _in_program(
     record: Record,
     dtype: DType,
     tails: bool = False,
-    alone: bool = False,
+    drift_only: bool = False,
     **options: Any,
 ) -> Trajectory:
-    """Return `solve`, or `drift` if `alone`. Raise `ValueError` for invalid arguments."""
     problem, optimizer = as_layer(task), theory_rule(optimizer)
     task = problem.classes
     linear_noise.check_described(optimizer)
@@ -425,8 +432,9 @@ def _in_program(
         dtype,
         steps=steps,
         record=observables.MEASURED.resolve(record),
-        alone=alone,
-        alike=init is None and not options["squares"],
+        drift_only=drift_only,
+        # From zero weights, and without a variance for each output, columns of Y stay equal.
+        equal_columns=init is None and not options["squares"],
         **options,
     )
 
@@ -444,36 +452,44 @@ def _solve(
     steps: tuple[int, ...],
     squares: bool,
     draws: int,
-    alone: bool,
-    alike: bool,
+    drift_only: bool,
+    equal_columns: bool,
     record: Recording,
 ) -> Trajectory:
-    expanded = expanded_law(task, context)
-    variance = variance_of_batch(task, context, batch) if squares else None
-    every = gradients.each_output(task)
-    descent = functools.partial(descent_of, task, optimizer, init, record=record, variance=variance)
-    added = None
+    def variance_of_batch(params: yz.YZ) -> yz.YZ:
+        return jax.tree.map(lambda one: one / batch, variance(params, task, context))
+
+    descent = functools.partial(
+        *(descent_of, task, optimizer, init),
+        record=record,
+        variance=variance_of_batch if squares else None,
+    )
+    law, columns, start = expanded_law(task, context), gradients.each_output(task), init
+    second_order = None
     if draws:
         assert key is not None
         # First order in 1/T is enough, as this is itself a correction in 1/B.
-        drawn = draw(task, context, batch), init, steps, key, draws
-        second = descent(expanded, columns=every)
-        added = linear_noise.drift(second, *drawn, covariance=not alone)
-    if alone and added is not None:
-        name, values, covariance = "drift", added.drift, None
+        second_order = linear_noise.drift(
+            *(descent(law, columns=columns), draw(task, context, batch)),
+            *(init, steps, key, draws),
+            covariance=not drift_only,
+        )
+    if drift_only and second_order is not None:
+        name, values, covariance = "drift", second_order.drift, None
         valid = jnp.all(jnp.isfinite(values), axis=1)
     else:
-        law, columns, few = expanded, every, init
         if sample is not None:
-            # `variance` has a column for each output, so nothing is merged with it.
-            columns = gradients.merged_outputs(task, init.Y.dtype.name) if alike else every
+            if equal_columns:
+                columns = gradients.merged_outputs(task, init.Y.dtype.name)
             law = sampled_law(task, sample, columns)
-            few = dataclasses.replace(init, Y=columns.merge(init.Y))
-        found = linear_noise.spread(descent(law, columns=columns), few, steps)
-        name, values, covariance = "spread", found.values, found.covariance / batch
-        if added is not None:
-            values, covariance = values + added.drift, covariance + added.covariance
-        valid = found.beside <= DIVERGED_LOSS * math.log(task.M)
+            start = dataclasses.replace(init, Y=columns.merge(init.Y))
+        backward = linear_noise.spread(descent(law, columns=columns), start, steps)
+        name, values, covariance = "spread", backward.values, backward.covariance / batch
+        if second_order is not None:
+            values = values + second_order.drift
+            covariance = covariance + second_order.covariance
+        # A loss far above that of guessing, ln M.
+        valid = backward.aux <= DIVERGED_LOSS * math.log(task.M)
     seen = lambda params: record(task, observables.measure(task, params))  # noqa: E731
     by_name = linear_noise.by_name(seen, init, values)
     return Trajectory(times, by_name, None, *judge(times, valid), name, covariance)

@@ -45,7 +45,7 @@ from dynsim.yz.layer import Layer
 from dynsim.yz.observables import PREDICTED, Snapshot
 from odes import decoder, growth
 from odes.solver.posed import Rescaled
-from odes.theory import AnyTheory, Theory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, error_message
 from odes.yz import population
 
 # Priors and P(c|n) typed with a few decimals count as equal.
@@ -75,7 +75,7 @@ def inapplicable(training: Training) -> str | None:
     if reason := population.undescribed_rule(rule, "Theorem 4"):
         return reason
     peak = rule.of_groups("Y", "Z").schedules["Y"].peak
-    if reason := refusal(functools.partial(checks.real, open_minimum=True), "eta_y", peak, 0):
+    if reason := error_message(functools.partial(checks.real, open_minimum=True), "eta_y", peak, 0):
         return reason
     if checks.is_traced(task):
         return None
@@ -116,8 +116,9 @@ def _pose(
     rescaled: Rescaled,
     *,
     convention: growth.Convention,
-) -> tuple[Any, ...]:
+) -> tuple[PyTree, ...]:
     f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
+    # All distinct tokens of a class follow from its dominant one by f_l(0) / f_l0(0).
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
     ratio = jnp.where(task.distinct(), f / dominant, 0)
     c0 = growth.c0(normaliser(task, Z), task.K)
@@ -133,6 +134,7 @@ def _drive(
     q = task.K // task.num_queries
     eta_y, visits = rescaled.rate * rescaled.eta_y, t * task.prior
     h = decoder.h(visits, eta_y, task.M)
+    # B_n of `odes.growth`, and xi = gamma e^{4 z_c} / C_0 with z_c = -q B.
     big_gamma = decoder.gamma_integral(visits, eta_y, task.M, 1 / task.prior)
     driven = class_weight * rescaled.rate * rescaled.eta_z * big_gamma
     B = growth.bound_from_drive(driven, c0=c0, classes_per_query=q)
@@ -148,15 +150,13 @@ def _logits(gain: Float[Array, " K"], B: Float[Array, " K"], args: PyTree) -> Fl
 
 
 def _predict(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Snapshot:
-    """Return the theorem's snapshot, given the gain of the dominant tokens.
-
-    Its g is the gradient with f . g = gamma that moves distinct tokens by xi f^2.
-    """
     task = args[0]
     h, xi, B = _drive(t, args)
     z = _logits(gain, B, args)
     c = yz.attend(z, task.probs)
     f = yz.normalise(c)
+    # g with f . g = gamma that moves distinct tokens by f (g - gamma f) = xi f^2. The common token
+    # has the rest.
     gamma, xi = decoder.speed(h, task.M)[:, None], xi[:, None]
     on_common = gamma * f - xi * (1 - f**2) / jnp.where(task.common(), f, 1)
     g = jnp.where(task.common(), on_common, (gamma + xi) * f)
@@ -167,6 +167,7 @@ def _field(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Float
     task, rescaled, class_weight, *_ = args
     _, xi, B = _drive(t, args)
     f = yz.normalise(yz.attend(_logits(gain, B, args), task.probs))
+    # z_l0' = w eta_Z xi f_l0^2, with the normaliser of the current z.
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1)
     return class_weight * rescaled.rate * rescaled.eta_z * xi * dominant**2
 

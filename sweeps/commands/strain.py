@@ -27,7 +27,7 @@ from dynsim.training.recording import BATCH_LOSS, PRECONDITIONED
 from dynsim.trajectory import crossings
 from odes.batch_noise import size_of
 from odes.solver.linear_noise import AVERAGE_SQUARES, UNEVEN, last_uneven
-from odes.theory import refusal
+from odes.theory import error_message
 from sweeps.systems.base import Row
 
 LARGEST = 300
@@ -83,7 +83,7 @@ def against_descent(
     some = np.flatnonzero((times <= max(DESCENT // size, FEWEST)) & (times == np.rint(times)))
     spaced = dynsim.log_times(int(times[some][-1]), int(np.clip(SHARP // size, *TIMES)))
     some = some[np.unique(np.searchsorted(times[some], spaced))]
-    stable = size <= LARGEST and not rule.is_adaptive and not refusal(check_threshold, rule)
+    stable = size <= LARGEST and not rule.is_adaptive and not error_message(check_threshold, rule)
 
     def descent(at: np.ndarray) -> Trajectory:
         # Without a number of steps, all of these runs have one program.

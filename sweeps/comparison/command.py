@@ -17,7 +17,7 @@ from dynsim.decoding import Seed
 from dynsim.problem.sharpness import check_threshold
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from odes.batch_noise import STATISTICS, STD
-from odes.theory import AnyTheory, refusal
+from odes.theory import AnyTheory, error_message
 from sweeps import output
 from sweeps.comparison.errors import TRAINING, Comparison
 from sweeps.language.tree import check_fields, encode
@@ -232,7 +232,9 @@ def _requested(
             names.append(usual[0])
         elif word == ALL:
             names += [
-                n for n, each in known.items() if not refusal(registry.check_run, each, config.run)
+                n
+                for n, each in known.items()
+                if not error_message(registry.check_run, each, config.run)
             ]
         else:
             theory = known[checks.choice("theories", word, (*known, registry.BEST, ALL))]
@@ -246,7 +248,7 @@ def _common(
 ) -> tuple[str, ...]:
     """Return the observables that training and theories share. Those that need a Hessian are
     compared only if theories are requested by name, or for rules with known stability."""
-    curved = config.theories and refusal(check_threshold, config.run.rule.build()) is None
+    curved = config.theories and error_message(check_threshold, config.run.rule.build()) is None
     usual = Sweep(config.run, {"seed": {"range": 1}}).names
     problem = config.run.bare
     known = [theory.observables(problem).names() for theory in theories.values()]

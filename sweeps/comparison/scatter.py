@@ -11,7 +11,7 @@ from jaxtyping import Float
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PRECONDITIONED
 from odes.batch_noise.noise import of_starts
-from odes.central import NEAR
+from odes.central import EDGE_WIDTH
 
 WIDER, SURE = 1.2, 3.0
 """A prediction is strained if runs scatter more or less than predicted by the first factor, and by
@@ -117,7 +117,7 @@ def held(training: xr.Dataset, central: xr.Dataset) -> Held | None:
     times = np.asarray(training["time"].values, np.float64)
     sides = [side[PRECONDITIONED].values for side in (training, central)]
     measured, predicted = np.broadcast_arrays(*sides)
-    after = np.maximum.accumulate(predicted > EDGE - NEAR, axis=1)
+    after = np.maximum.accumulate(predicted > EDGE - EDGE_WIDTH, axis=1)
     for side in (training, central):
         bad = side["first_bad_step"].values[:, None]
         after &= (bad < 0) | (times < bad)

@@ -24,7 +24,7 @@ from odes.hierarchy import applicable
 from odes.solver.posed import Rescaled, why_not_described
 from odes.symmetric import check_applicable, check_rule
 from odes.symmetric.state import SymmetricTask
-from odes.theory import named, refusal
+from odes.theory import error_message, named
 from sweeps.systems import yz
 from sweeps.systems.diagrams import Diagram, Line, Predictions, Regions, View
 from sweeps.systems.experiment import Experiment
@@ -185,7 +185,7 @@ def _expands(plane: Any) -> bool:
     axes = plane.varied.named.items()
     varied = (plane.fields[name] for name, axis in axes if axis.path == ("problem", "length"))
     return all(
-        math.isfinite(T) and refusal(finite_length.check_length, layer.classes, T) is None
+        math.isfinite(T) and error_message(finite_length.check_length, layer.classes, T) is None
         for T in next(varied, (layer.length,))
     )
 
@@ -293,7 +293,7 @@ def tie_line(plane: Any) -> Line | None:
     asked: dict[str, Any] = {"batch": run.batch, "length": layer.length}
     endless = math.isinf(layer.length)
     checked = (check_rule, rule) if endless else (check_applicable, rule, *asked.values())
-    if refusal(symmetric.symmetric_task, layer.classes) or refusal(*checked):
+    if error_message(symmetric.symmetric_task, layer.classes) or error_message(*checked):
         return None
     reduced = symmetric.merged(symmetric.symmetric_task(layer.classes))
     axes = {name: list(each) for name, each in plane.fields.items()}

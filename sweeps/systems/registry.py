@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dynsim import Problem, checks, plugins
 from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
-from odes.theory import AnyTheory, Training, refusal
+from odes.theory import AnyTheory, Training, error_message
 from sweeps.language.describe import name_of
 from sweeps.systems import yz
 from sweeps.systems.base import System
@@ -121,10 +121,12 @@ def applicable(run: Experiment) -> tuple[dict[str, AnyTheory], dict[str, str]]:
     weights is used if there is one.
     """
     known = {n: each for n, each in theories(system_of(run)).items() if not each.trains}
-    reasons = {n: refusal(check_run, each, run) for n, each in known.items() if not each.variant}
+    reasons = {
+        n: error_message(check_run, each, run) for n, each in known.items() if not each.variant
+    }
     found = {name: known[name] for name, why in reasons.items() if why is None}
     for name in (WHOLE.name, NOISE.name):
-        if not found and name in known and refusal(check_run, known[name], run) is None:
+        if not found and name in known and error_message(check_run, known[name], run) is None:
             found = {name: known[name]}
     refused = {n: why.rpartition("does not apply: ")[2] for n, why in reasons.items() if why}
     return found, refused
@@ -138,7 +140,7 @@ def best(system: System, planes: Collection[Experiment]) -> str:
     """
 
     def reason(theory: AnyTheory) -> str | None:
-        return next(filter(None, (refusal(check_run, theory, runs) for runs in planes)), None)
+        return next(filter(None, (error_message(check_run, theory, runs) for runs in planes)), None)
 
     reasons = {
         name: reason(each)

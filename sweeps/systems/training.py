@@ -24,7 +24,7 @@ from dynsim.training.steps import Checkpoint
 from dynsim.trajectory import Static
 from odes import hierarchy
 from odes.hierarchy import of_class
-from odes.theory import AnyTheory, Inapplicable, Training, always, refusal
+from odes.theory import AnyTheory, Inapplicable, Training, describes_all, error_message
 from sweeps.systems.base import Labels, System, described
 
 DRAWN_AT_MOST = 2**24
@@ -191,7 +191,7 @@ class Simulation(AnyTheory):
     title: str = "training"
     assumes: str = ""
     solve: Callable[..., Trajectory] = train
-    inapplicable: Inapplicable = always
+    inapplicable: Inapplicable = describes_all
     needs: tuple[str, ...] = ("key",)
     adaptive: bool = False
     at_once: int = 16
@@ -275,7 +275,7 @@ class Descent(Simulation):
         self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
     ) -> str | None:
         """Return why the problem has no population loss."""
-        return refusal(lambda: self.at(problem).check_population())
+        return error_message(lambda: self.at(problem).check_population())
 
     def draws(self, training: Training) -> bool:
         """Return False: there are no batches."""

@@ -37,9 +37,9 @@ from odes import symmetric
 from odes.batch_noise import STD
 from odes.general import WHOLE
 from odes.solver.linear_noise import check_described
-from odes.symmetric.reduction import DESCENDED, PLACED, Placed
+from odes.symmetric.reduction import DESCENDED, FULL_TABLE, TaskPair
 from odes.symmetric.state import SymmetricTask
-from odes.theory import FINITE, AnyTheory, Training, named, refusal
+from odes.theory import FINITE, AnyTheory, Training, error_message, named
 from odes.yz import THEORIES, spread
 from sweeps.systems import budget
 from sweeps.systems.base import names_of
@@ -107,7 +107,7 @@ class Reduced(eqx.Module):
         classes: number of classes whose noise is tracked; 0 without noise.
     """
 
-    task: SymmetricTask | Placed
+    task: SymmetricTask | TaskPair
     length: float = eqx.field(static=True)
     classes: int = eqx.field(static=True, default=0)
 
@@ -132,7 +132,7 @@ def _merged(layer: AnyLayer, record: tuple[Any, ...], finite: bool) -> Reduced:
                 f"K = {layer.K} classes; must be of {known}"
             )
         return Reduced(layer, length)
-    found = symmetric.placed(layer.classes, merged=True)
+    found = symmetric.with_full_task(layer.classes, merged=True)
     return Reduced(found if _takes_full_weights(record) else found.reduced, length)
 
 
@@ -179,7 +179,7 @@ class ReducedFlow(AnyTheory):
     def observables(self, problem: Any) -> Table:
         """Return those of the weights, and those that only the reduction has."""
         del problem
-        return PLACED
+        return FULL_TABLE
 
     def reduce(self, problem: AnyLayer, record: tuple[Any, ...]) -> Reduced:
         """Reduce the task."""
@@ -233,8 +233,8 @@ class ReducedDescent(Simulation):
             return why
         if isinstance(problem, SymmetricTask):
             return None
-        why = refusal(symmetric.placed, problem.classes)
-        return why or (refusal(of_finite_length, problem) if finite else None)
+        why = error_message(symmetric.with_full_task, problem.classes)
+        return why or (error_message(of_finite_length, problem) if finite else None)
 
     def bytes_per_run(
         self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
@@ -294,7 +294,7 @@ class NoisyDescent(ReducedDescent):
         self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
     ) -> str | None:
         """Return why the task is not symmetric, or that there is no batch."""
-        why = refusal(checks.integer, "batch", batch, 1)
+        why = error_message(checks.integer, "batch", batch, 1)
         return why or self._why_not(problem, math.isfinite(problem.length))
 
 
@@ -362,9 +362,9 @@ def _memory_of_spread(training: Training, times: int, record: tuple[Any, ...]) -
 def _inapplicable_spread(training: Training) -> str | None:
     batch, problem = training.batch, training.problem
     return (
-        refusal(checks.integer, "batch", batch, 1)
-        or refusal(problem.check_population)
-        or refusal(check_described, training.rule)
+        error_message(checks.integer, "batch", batch, 1)
+        or error_message(problem.check_population)
+        or error_message(check_described, training.rule)
     )
 
 

@@ -18,7 +18,7 @@ from dynsim.joma import Hidden, Joint
 from dynsim.qkv import Embedded
 from odes import Tolerances, predictions, symmetric, two_stage
 from odes.qkv import FACTORS
-from odes.qkv import FINITE as FACTORS_OF_LENGTH
+from odes.qkv import FACTORS_FINITE as FACTORS_OF_LENGTH
 from odes.solver.flows import checked_flow
 from odes.sparse_attention import finite_batch, linear_escape_time
 from odes.two_stage import ReducedState, solve_sde

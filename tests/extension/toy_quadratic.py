@@ -22,7 +22,7 @@ from dynsim.classes.task import Task
 from dynsim.decoding import NotNegative
 from dynsim.training.recording import Table
 from odes import Theory, population
-from odes.theory import always
+from odes.theory import describes_all
 from sweeps import Labels, Prediction, Row, System
 
 LEARNED = 0.01
@@ -111,9 +111,9 @@ SYSTEM = System(
     problems=(Quadratic,),
     theories={
         "simulation": Simulation(
-            "simulation", "", "", descend, always, needs=("key", "steps"), **EXACT
+            "simulation", "", "", descend, describes_all, needs=("key", "steps"), **EXACT
         ),
-        "flow": Recorded("flow", "exact flow", "eta -> 0", flow, always, needs=KEY, **EXACT),
+        "flow": Recorded("flow", "exact flow", "eta -> 0", flow, describes_all, needs=KEY, **EXACT),
     },
     labels=Labels(about={"loss": ("quadratic loss", "1")}),
     rows=rows,

@@ -9,7 +9,7 @@ import dynsim
 import odes
 from dynsim.problem.base import FullBatch
 from dynsim.problem.train import started
-from odes.batch_noise import asked_of, noise
+from odes.batch_noise import noise, noise_record_of
 from odes.solver import linear_noise as solver
 from tests.odes.problems import Example
 
@@ -129,7 +129,7 @@ def test_regression_has_the_covariance_of_a_lyapunov_recursion():
 def noise_of(problem, examples):
     """Of batches of 8, in float64, which must be enabled; and the starting weights."""
     parts = started(problem, KEY, None, "float64")
-    asked = asked_of(problem, "weights")
+    asked = noise_record_of(problem, "weights")
     given = parts, dynsim.sgd(0.1), KEY, jnp.asarray(8.0), asked, examples
     return noise.Noise(problem, *given), parts.params
 

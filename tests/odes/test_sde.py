@@ -11,9 +11,9 @@ import scipy.stats
 import dynsim
 import odes
 from dynsim.problem.train import started
-from odes.batch_noise import asked_of
+from odes.batch_noise import noise_record_of
 from odes.batch_noise.noise import Noise
-from odes.batch_noise.paths import Drawn, Path
+from odes.batch_noise.paths import GradientInputs, Path
 from tests.odes.problems import Example
 from tests.odes.test_batch_noise import ROOT, START, Bowl, H
 
@@ -143,7 +143,7 @@ def test_second_order_has_mean_and_deviation_of_descent_to_second_order(mu, most
 def path_of(problem, rule, examples, order=2):
     """For batches of 4, in float64, which must be enabled."""
     parts = started(problem, KEY, None, "float64")
-    asked = asked_of(problem, "weights")
+    asked = noise_record_of(problem, "weights")
     return Path(Noise(problem, parts, rule, KEY, jnp.asarray(4.0), asked, examples), order)
 
 
@@ -168,7 +168,7 @@ def test_second_order_with_momentum_changes_the_noise_of_a_step():
     x, y, u = np.random.default_rng(0).normal(size=(3, 5))
     with jax.enable_x64(True):
         path = path_of(Line(), dynsim.sgd(eta, momentum=mu, decay=decay), 5)
-        drawn = Drawn(jnp.asarray(0.0), jnp.stack([x, y], axis=1), jnp.asarray(u))
+        drawn = GradientInputs(jnp.asarray(0.0), jnp.stack([x, y], axis=1), jnp.asarray(u))
         found = path.gradient(drawn, jnp.array([w]))
     N, slope = u @ (x**2 * w + x * y / 2), u @ x**2
     H, G = 1 + decay, (1 + decay) * w

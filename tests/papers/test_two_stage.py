@@ -199,7 +199,7 @@ def test_the_plane_of_the_phases_is_drawn():
 @pytest.mark.usefixtures("quick_theory")
 def test_errors_at_finite_length_are_measured_at_the_ends_of_the_stages(tmp_path, monkeypatch):
     monkeypatch.setattr(finite.TwoStageFinite, "LENGTHS", (9, 33))
-    monkeypatch.setattr(finite_length, "CHUNK", 64)
+    monkeypatch.setattr(finite_length, "PROMPTS_AT_ONCE", 64)
     numbers = {"d": 4, "decay": 0.2, "eta_2": 0.1, "stage_2": 0.5}
     run = sweeps.experiment("two_stage", **numbers)
     picture = finite.TwoStageFinite(run, samples=400, prompts=128, out=tmp_path).draw({})

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Int
 
-from odes.theory import refusal
+from odes.theory import error_message
 from sweeps.output.cells import along, colour_range, traced
 from sweeps.runner.cluster import begin
 from sweeps.runner.progress import say
@@ -237,7 +237,7 @@ def predictions(
 
     def solve(theory: str, points: Int[np.ndarray, "P 2"], folder: str) -> np.ndarray | None:
         sweep = at_points(config.sweep(theory), points, folder)
-        if refusal(sweep.check):
+        if error_message(sweep.check):
             return None
         shape: Any = tuple(dim.size for dim in plane.dims)
         tally = Tally(shape, regions, config.shown)

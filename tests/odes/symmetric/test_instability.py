@@ -11,12 +11,12 @@ from dynsim import schedules
 from dynsim.precision import precision
 from dynsim.yz import model as yz
 from odes import symmetric
-from odes.symmetric import _carried, tie
+from odes.symmetric import _propagate, tie
 from odes.symmetric.state import zero_state
 
 # Three classes with a query each, five tokens of each kind of equal probability.
 TASK = dynsim.Overlapping(3, 0.3).build()
-PLACED = symmetric.placed(TASK, merged=True)
+PLACED = symmetric.with_full_task(TASK, merged=True)
 RULE = dynsim.sgd(1.0, 20.0, momentum=0.9)
 expanded = jax.jit(lambda state: PLACED.weights(state))
 
@@ -87,7 +87,7 @@ def test_noise_along_a_constant_curvature_has_a_closed_form(eta_h):
     blocks = np.tile([[[eta_h / 2], [0.0], [0.0], [0.0]]], (steps + 1, 1, 1))
     with precision("float64"):
         rule = dynsim.sgd(1.0, 2.0).of_groups("Y", "Z")
-        found = np.asarray(_carried(jnp.asarray(blocks), rule, jnp.log(jnp.array([expected]))))
+        found = np.asarray(_propagate(jnp.asarray(blocks), rule, jnp.log(jnp.array([expected]))))
     k = np.arange(1, steps + 1)
     # u' = u - eta h (u + epsilon): a geometric series.
     ratio = (1 - eta_h) ** 2

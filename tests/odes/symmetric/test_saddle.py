@@ -103,7 +103,7 @@ CONTEXT = 40.0
     ],
 )
 def test_loss_and_gradient_are_those_of_the_full_layer(task, merged):
-    placed = symmetric.placed(task, merged=merged).astype("float64")
+    placed = symmetric.with_full_task(task, merged=merged).astype("float64")
     rng = np.random.default_rng(0)
     size = {True: placed.reduced.p.size, False: placed.reduced.rho.size}
     draw = lambda of_p: jnp.asarray(rng.normal(size=size[of_p]))
@@ -171,7 +171,7 @@ def test_the_noise_is_that_of_counts_in_two_of_six_classes():
 
     @jax.jit
     def drawn(steps):
-        one = lambda k: finite_length.drawn_noise(KINDS, batches, jnp.asarray(TOKENS), FOLLOWED, k)
+        one = lambda k: finite_length.draw_noise(KINDS, batches, jnp.asarray(TOKENS), FOLLOWED, k)
         return jax.vmap(lambda k: jnp.concatenate([jnp.ravel(x) for x in one(k)]))(steps)
 
     found = np.asarray(drawn(jnp.arange(40_000)))
@@ -185,7 +185,7 @@ def test_the_noise_is_that_of_counts_in_two_of_six_classes():
     assert (np.abs(np.cov(found.T) - want) < allowed).all()
     # Steps are independent.
     assert (np.abs(found[1:].T @ found[:-1]) < 5 * scale * np.sqrt(len(found))).all()
-    still = finite_length.drawn_noise(KINDS, batches, None, FOLLOWED, jnp.int32(0))
+    still = finite_length.draw_noise(KINDS, batches, None, FOLLOWED, jnp.int32(0))
     assert not np.any(still.distinct)
     assert not np.any(still.common)
 

@@ -193,7 +193,7 @@ def test_the_margin_is_that_of_all_logits(K, common, own):
     probs, tokens = np.zeros((K, common + own * K)), np.arange(own * K)
     probs[:, :common], probs[tokens // own, common + tokens] = 0.1, (1 - 0.1 * common) / own
     task = dynsim.sequence_classes(probs, np.arange(K))
-    placed = symmetric.placed(task).astype("float64")
+    placed = symmetric.with_full_task(task).astype("float64")
     rng = np.random.default_rng(0)
     zero = zero_state(placed.reduced, "float64")
     states = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=(40, *x.shape))), zero)
@@ -226,7 +226,7 @@ def test_what_is_merged_twice_keeps_its_copies():
 
 def test_a_merged_state_stands_for_one_of_single_tokens():
     # Common tokens of syn are equally likely, and one kind once merged.
-    single, merged = symmetric.placed(TASK), symmetric.placed(TASK, merged=True)
+    single, merged = symmetric.with_full_task(TASK), symmetric.with_full_task(TASK, merged=True)
     assert (single.reduced.rho.size, merged.reduced.rho.size) == (3, 1)
     rng = np.random.default_rng(0)
     zero = zero_state(merged.reduced, "float64")

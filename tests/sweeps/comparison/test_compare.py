@@ -13,7 +13,7 @@ from scipy.stats import chi2
 import dynsim
 from dynsim import Status
 from dynsim.trajectory import status_counts
-from odes.theory import Theory, always
+from odes.theory import Theory, describes_all
 from sweeps import cli
 from sweeps.comparison import command, picture, scatter
 from sweeps.comparison.command import Compare, planned
@@ -162,7 +162,7 @@ def recorded(status=None, times=None, **values):
 
 def made(training, run=RUN, **predictions):
     """A comparison of these datasets."""
-    theories = {n: Theory(n, n, "", lambda *_: None, always) for n in predictions}
+    theories = {n: Theory(n, n, "", lambda *_: None, describes_all) for n in predictions}
     names = tuple(str(name) for name in training.data_vars if name not in ("status", "time"))
     return Comparison(run, {}, training, predictions, theories, names, {"other": "why"})
 
