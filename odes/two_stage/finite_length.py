@@ -24,7 +24,6 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy.special import expit
 
 from dynsim.precision import precision
 from dynsim.two_stage.model import PQ, data_loss
@@ -77,6 +76,9 @@ def loss_errors(
         samples: number of queries, with a context each.
         rng: draws the contexts.
     """
+    # Importing it takes as long as a third of dynsim, which every command would wait for.
+    from scipy.special import expit
+
     query = sample_prompts(dataclasses.replace(task, length=2), jax.random.key(0), samples)
     y = np.asarray(query.labels[:, -1], np.float64)
     component: Component = "P" if loss == "K1" else "Q"

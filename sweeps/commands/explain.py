@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
-import xarray as xr
 
 from dynsim import Problem, Rule, Status, Trajectory, log_times
 from dynsim.precision import precision
@@ -28,6 +27,7 @@ from sweeps.systems.base import Prediction, Row
 from sweeps.systems.experiment import Experiment, made
 
 if TYPE_CHECKING:
+    import xarray as xr
     from matplotlib.figure import Figure
 
 LOSSES = 256
@@ -59,7 +59,7 @@ class Explanation:
         about: the run: its problem, rule and steps.
         theory: title of the theory that computed the mean, the first applicable one.
         status: status of its solve.
-        course: the predicted `loss` over `time`, and `loss_error`, NaN where it is not known.
+        course: `time`, the predicted `loss`, and its `loss_error`, NaN where it is not known.
         rows: quantities with their prediction, its error, and the assumption that is strained.
         applicable: titles of the theories that describe the run, by name; empty if its system
             predicts it by itself, as that of the attention layer in Y and Z does.
@@ -78,7 +78,7 @@ class Explanation:
     about: str
     theory: str
     status: str
-    course: xr.Dataset
+    course: Mapping[str, np.ndarray]
     rows: tuple[Row, ...]
     applicable: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -97,13 +97,18 @@ class Explanation:
         return tuple(row.strained for row in self.rows if row.strained)
 
     @property
-    def dataset(self) -> xr.Dataset:
+    def dataset(self) -> "xr.Dataset":
         """The course of the loss over `time`, and the table over `quantity`: `prediction`, NaN
         where it is a word, `error` and the `strained` assumption."""
+        # Takes as long to import as an explanation takes to compute.
+        import xarray as xr
+
         rows = [row for row in self.rows if not isinstance(row.prediction, str)]
         names = ("prediction", "error", "strained")
         table = {n: ("quantity", [getattr(row, n) for row in rows]) for n in names}
-        return self.course.assign(table).assign_coords(quantity=[row.quantity for row in rows])
+        loss = {n: ("time", self.course[n]) for n in ("loss", "loss_error")}
+        quantities = [row.quantity for row in rows]
+        return xr.Dataset(loss | table, {"time": self.course["time"], "quantity": quantities})
 
     def plot(self) -> "Figure":
         """Draw the predicted loss over time, within its error, and when it has fallen by parts."""
@@ -242,8 +247,11 @@ def _explained(run: Experiment) -> Explanation:
             apart, descent = strain.against_descent(problem, rule, key(), theory, *curve)
 
         # The loss, and when it falls.
-        course = _course(predicted)
-        rows = _of_loss(predicted, course.loss_error.values, apart)
+        times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
+        unknown = np.where((times == 0) | predicted.exact, 0.0, math.nan)
+        error = np.asarray((solved.mean_error or {}).get("loss", unknown))
+        course = {"time": times, "loss": loss, "loss_error": error}
+        rows = _of_loss(predicted, error, apart)
         rows[1] = descent.pop(0) if descent else rows[1]
         if (last := solved.times[-1]) < (steps or last):
             rows[1] = rows[1]._replace(quantity=f"loss at step {last:g}")
@@ -293,14 +301,6 @@ def _solved(run: Experiment, theories: Mapping[str, AnyTheory]) -> Prediction | 
 
 def _changing(rule: Rule) -> list[Schedule]:
     return [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
-
-
-def _course(predicted: Prediction) -> xr.Dataset:
-    """Return the predicted loss over time and its error, NaN where that is not known."""
-    times, loss = (np.asarray(each) for each in (predicted.solved.times, predicted.solved["loss"]))
-    unknown = np.where((times == 0) | predicted.exact, 0.0, math.nan)
-    error = np.asarray((predicted.solved.mean_error or {}).get("loss", unknown))
-    return xr.Dataset({"loss": ("time", loss), "loss_error": ("time", error)}, {"time": times})
 
 
 def _of_loss(
