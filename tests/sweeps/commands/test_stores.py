@@ -103,26 +103,26 @@ def test_the_best_cell_is_that_of_the_mean_and_a_diverged_run_has_none():
 @pytest.mark.more
 def test_other_settings_do_not_write_over_results(tmp_path, capsys):
     out = tmp_path / "compare"
-    figure = ["figure", "3", "--out", str(out)]
+    figure = ["figure", "5", "--out", str(out)]
     assert cli.main([*figure]) == 0
-    record = json.loads((out / "figure_3.run.json").read_text())
-    assert record["command"] == "dynsim figure 3"
+    record = json.loads((out / "figure_5.run.json").read_text())
+    assert record["command"] == "dynsim figure 5"
     assert record["environment"]["jax"]
     assert record["seconds"] > 0
-    before = (out / "fig3.png").stat().st_mtime_ns
+    before = (out / "fig5.png").stat().st_mtime_ns
     # The same settings may; and so may another command, whose files have other names.
     assert cli.main([*figure]) == 0
-    again = (out / "fig3.png").stat().st_mtime_ns
+    again = (out / "fig5.png").stat().st_mtime_ns
     assert again > before
     assert cli.main(["figure", "9", "--out", str(out)]) == 0
     capsys.readouterr()
-    assert cli.main([*figure, "--eta-y", "3"]) == 2
+    assert cli.main([*figure, "--task", "overlapping"]) == 2
     error = capsys.readouterr().err
-    assert not [words for words in (str(out), "eta_y", "--overwrite") if words not in error]
-    assert (out / "fig3.png").stat().st_mtime_ns == again
-    assert cli.main([*figure, "--eta-y", "3", "--overwrite"]) == 0
-    assert (out / "fig3.png").stat().st_mtime_ns > again
-    assert cli.main([*figure, "--eta-y", "3"]) == 0
+    assert not [words for words in (str(out), "task", "--overwrite") if words not in error]
+    assert (out / "fig5.png").stat().st_mtime_ns == again
+    assert cli.main([*figure, "--task", "overlapping", "--overwrite"]) == 0
+    assert (out / "fig5.png").stat().st_mtime_ns > again
+    assert cli.main([*figure, "--task", "overlapping"]) == 0
 
 
 def test_the_record_knows_what_a_task_file_holds(tmp_path):
