@@ -103,26 +103,26 @@ def test_the_best_cell_is_that_of_the_mean_and_a_diverged_run_has_none():
 @pytest.mark.more
 def test_other_settings_do_not_write_over_results(tmp_path, capsys):
     out = tmp_path / "compare"
-    figure = ["figure", "5", "--out", str(out)]
-    assert cli.main([*figure]) == 0
-    record = json.loads((out / "figure_5.run.json").read_text())
-    assert record["command"] == "dynsim figure 5"
+    figure = ["figure", "qkv", "--out", str(out), "--steps"]
+    assert cli.main([*figure, "3"]) == 0
+    record = json.loads((out / "figure_qkv.run.json").read_text())
+    assert record["command"] == "dynsim figure qkv"
     assert record["environment"]["jax"]
     assert record["seconds"] > 0
-    before = (out / "fig5.png").stat().st_mtime_ns
+    before = (out / "qkv.png").stat().st_mtime_ns
     # The same settings may; and so may another command, whose files have other names.
-    assert cli.main([*figure]) == 0
-    again = (out / "fig5.png").stat().st_mtime_ns
+    assert cli.main([*figure, "3"]) == 0
+    again = (out / "qkv.png").stat().st_mtime_ns
     assert again > before
     assert cli.main(["figure", "9", "--out", str(out)]) == 0
     capsys.readouterr()
-    assert cli.main([*figure, "--task", "overlapping"]) == 2
+    assert cli.main([*figure, "4"]) == 2
     error = capsys.readouterr().err
-    assert not [words for words in (str(out), "task", "--overwrite") if words not in error]
-    assert (out / "fig5.png").stat().st_mtime_ns == again
-    assert cli.main([*figure, "--task", "overlapping", "--overwrite"]) == 0
-    assert (out / "fig5.png").stat().st_mtime_ns > again
-    assert cli.main([*figure, "--task", "overlapping"]) == 0
+    assert not [words for words in (str(out), "steps", "--overwrite") if words not in error]
+    assert (out / "qkv.png").stat().st_mtime_ns == again
+    assert cli.main([*figure, "4", "--overwrite"]) == 0
+    assert (out / "qkv.png").stat().st_mtime_ns > again
+    assert cli.main([*figure, "4"]) == 0
 
 
 def test_the_record_knows_what_a_task_file_holds(tmp_path):
