@@ -258,6 +258,8 @@ def _check_sizes(axes: Mapping[str, object], zipped: Sequence[Sequence[str]]) ->
                 sizes[name] = number
             case range() | list() | tuple():
                 sizes[name] = len(given)
+            case array if getattr(array, "ndim", 0):
+                sizes[name] = len(array)  # pyright: ignore[reportArgumentType]
         # That of a table is checked with its other numbers.
         if sizes.get(name, 0) > MOST_VALUES and not isinstance(given, Mapping):
             reason = f"has {sizes[name]} values; at most {MOST_VALUES} are possible"

@@ -164,6 +164,7 @@ AXES = [
         f"{2**40 + 2**20} runs",
         f"{2**40}",
     ),
+    ({"eta.Y": np.ones(2**20), "seed": range(2**24)}, [], "axes", f"{2**44} runs", f"{2**40}"),
     ({"seed": {"linspace": [0, 1, 2**24 + 1]}}, [], "linspace = 16777217", "from 2 to 16777216"),
     ({"seed": {"linspace": [0, "inf", 3]}}, [], "seed.linspace = 'inf'", "(-inf, inf)"),
     ({"seed": {"logspace": [0, 1, 3]}}, [], "seed.logspace = 0:", "(0, inf)"),
