@@ -339,7 +339,11 @@ class TaskFile(Task):
         (2, 34)
     """
 
-    ENDINGS: ClassVar = ("path", SUFFIXES)
+    ENDINGS: ClassVar = (
+        "path",
+        SUFFIXES,
+        "dynsim.classes.estimate_classes makes classes of a text",
+    )
 
     path: str | Path = static()
 

@@ -5,7 +5,8 @@ docstring. Three class variables are optional:
 
 * `GROUPS`: names of groups of weights that can have their own learning rates.
 * `RUN_DEFAULTS`: defaults of a run with this class: `{"rule": {"kind": "sgd", "eta": 0.5}}`.
-* `ENDINGS`: a field and suffixes: with `("path", (".npz",))`, `a.npz` chooses this class.
+* `ENDINGS`: a field and suffixes: with `("path", (".npz",))`, `a.npz` chooses this class. A third
+  entry says what to do with other files.
 * `SHORT`: a field: a plain number chooses this class and becomes the value of the field.
 """
 

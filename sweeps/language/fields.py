@@ -95,7 +95,7 @@ class Kind(NamedTuple):
             the weights know them, None if there are none.
         run_defaults: defaults for the settings of a run if this kind is chosen.
         endings: a field, and suffixes of words. A word with such a suffix chooses this kind, and
-            becomes the value of the field.
+            becomes the value of the field. The third entry, if any, is a hint for other files.
         short: a field. A plain number chooses this kind and becomes the value of the field.
     """
 

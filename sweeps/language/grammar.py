@@ -159,11 +159,12 @@ class Language:
         word = value["kind"] if is_branch(value) else value
         for kind in self.kinds:
             if kind.endings and {*kind.bases} & {*setting.field.bases}:
-                field, endings = kind.endings
+                field, endings, *others = kind.endings
                 if str(word).endswith(tuple(endings)):
                     return {"kind": kind.word, field: word}
                 if re.fullmatch(r"[^:]*\.[a-z]{2,4}", str(word)):
                     reason = f"must end in {' or '.join(endings)}, if it is a file"
+                    reason = "; ".join((reason, *others))
                     raise LanguageError(setting.name, reason, word)
         return {"kind": self.find(setting.field, word, setting.name).word}
 

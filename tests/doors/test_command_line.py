@@ -83,6 +83,7 @@ ROWS = [
     ("compare --layout Papr", "layout", "Papr", "paper"),
     ("compare --task magic", "problem.task", "magic", "syn-small"),
     ("compare --task magic.npz", "magic.npz"),
+    ("compare --task magic.txt", "problem.task", "magic.txt", ".npz or .csv", "estimate_classes"),
     ("compare --task os:getcwd", "os:getcwd", "dataclass"),
     ("compare --task overlapping --K 100000", "372.5 GiB"),
     ("compare --theories eq11", "theories", "eq11", "eq10"),
