@@ -100,6 +100,43 @@ def test_the_smallest_settings_work_and_smaller_ones_are_named(cls):
     assert fields == allowed.keys()
 
 
+STARTS = (
+    (saad_solla.Committee(N=20, K=3), {"": 0.5 * 20**-0.5}),
+    (biehl_schwarze.Unit(N=20), {"": 0.5 * 20**-0.5}),
+    (phase_retrieval.PhaseRetrieval(N=20, start=3.0), {"": 3 * 20**-0.5}),
+    (factorisation.Factorisation(size=4, alpha=2.0), {"": (2 / 4) ** 0.5}),
+    (cabannes.Memories(), {"": 0}),
+    (kumar.LazyToRich(D=9, width=16), {"": 1 / 3}),
+    (gromov.ModularAddition(p=8, width=9), {"U": 1 / 4, "V": 1 / 4, "W": 1 / 3}),
+    (induction.Chains(), {"W": 0.01, "v": 0}),
+    (cui.Attention(D=8), {"w": 8**-0.5 / 2, "x": 1}),
+    (self_stabilisation.Network(width=25, scale=3.0), {"a": 0.6, "w": 0.6, "v": 0.006}),
+)
+"""Root mean squares of the weights with which each paper begins, by part."""
+
+
+@pytest.mark.parametrize(
+    ("problem", "sizes"), STARTS, ids=[type(problem).__name__ for problem, _ in STARTS]
+)
+def test_weights_begin_with_the_size_of_the_paper(problem, sizes):
+    keys = jax.random.split(jax.random.key(1), 400)
+    for path, values in jax.tree.leaves_with_path(jax.jit(jax.vmap(problem.init))(keys)):
+        size = sizes[jax.tree_util.keystr(path, simple=True)]
+        squares = np.square(np.asarray(values, float)).reshape(len(keys), -1).mean(1)
+        # Four standard errors of the mean over the keys; some have no randomness.
+        error = 4 * squares.std() / len(keys) ** 0.5
+        assert squares.mean() == pytest.approx(size**2, abs=error, rel=1e-5)
+        # A half of a random start is below zero, and seeds differ.
+        assert squares.std() == 0 or abs((np.asarray(values) < 0).mean() - 0.5) < 0.05
+
+
+def test_a_committee_has_no_more_units_than_inputs():
+    assert saad_solla.Committee(N=2, K=2).K == 2
+    for N in (1, 2):
+        with pytest.raises(ValueError, match=rf"^K = {N + 1}: .*{N}"):
+            saad_solla.Committee(N=N, K=N + 1)
+
+
 DRAWN = (
     saad_solla.Committee(N=20, K=3),
     biehl_schwarze.Unit(N=20, sigma=0.5),

@@ -265,3 +265,43 @@ def test_flows_of_signs_obey_their_equations(kind):
             np.testing.assert_allclose(change, [rate * (G - m)], rtol=1e-12)
     # One of them is linear at last, and the other a sign.
     assert kind == "plain" or (np.abs(mean / (eta * width)) < 1).tolist() == [True, False]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("nesterov", [False, True], ids=["heavy-ball", "nesterov"])
+@pytest.mark.parametrize("kind", ["plain", "rescaled", "heavy-ball", "matched", "corrected"])
+def test_flows_of_momentum_obey_the_equations_that_their_module_states(kind, nesterov):
+    """With rates that fall by group and decoupled decay, which acts at the start of a step where
+    the flow knows it; "plain" has no momentum."""
+    mu = 0.0 if kind == "plain" else 0.8
+    options = {"momentum": mu, "nesterov": nesterov} if mu else {}
+    rates = dict(zip("YZ", RATE, strict=True))
+    rule = dynsim.sgd(rates, decay=WANE, decoupled=True, **options)
+    driven = GroupedRule(rule.astype("float64").tabulated(20), of_layer(pair(START)))
+    pull = lambda task, p: YZ(*gradient(p.Y, p.Z))
+    posed = flows_of(rule)[kind].pose(pull, None, driven, pair(START))
+    slope = lambda p: np.array(gradient(*p))
+    start = [START, {"corrected": slope(START) / (1 + mu)}.get(kind, 0 * START)]
+    np.testing.assert_allclose(stacked(posed.state), start[: len(posed.state)], rtol=1e-12)
+    assert len(posed.state) == (1 if kind in ("plain", "rescaled") else 2)
+
+    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
+    p, v = np.array([0.5, -0.9]), np.array([0.3, -0.2])
+    lag = {"heavy-ball": 1 - mu, "matched": -np.log(mu or 1), "corrected": 2 * (1 - mu) / (1 + mu)}
+    for t in (0.3, 0.7, 3.25):
+        # No rate is that of a time before the first step.
+        eta = at(max(t - 0.5, 0) if kind == "matched" else t)
+        G = slope(p)
+        if kind in ("plain", "rescaled"):
+            want = [-eta * (G / (1 - mu) + WANE * p)]
+        else:
+            ahead = lambda g: mu * v + g if nesterov else v
+            moved = -eta * (ahead(G) + WANE * p)
+            if kind == "corrected" or (kind == "matched" and nesterov):
+                begin = p - moved / 2
+                moved = -eta * (ahead(slope(begin)) + WANE * begin)
+            # Before half a step no step has begun.
+            moved = 0 * moved if kind == "matched" and nesterov and t < 0.5 else moved
+            want = [moved, lag[kind] * (G / (1 - mu) - v)]
+        got = stacked(field(jnp.asarray(t), tuple(map(pair, [p, v][: len(want)]))))
+        np.testing.assert_allclose(got, want, rtol=1e-12, err_msg=f"t = {t}")

@@ -445,9 +445,9 @@ def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
         return len(gc.get_objects())
 
     living(0)
-    before = living(10)
-    # Fewer than what one call of a function that is compiled anew leaves.
-    assert living(20) - before < 4 * 10
+    # Fewer, at least once, than what one call of a function that is compiled anew leaves: a cache
+    # of a library may grow meanwhile, but not each time.
+    assert min(np.diff([living(number) for number in (10, 20, 30)])) < 4 * 10
 
 
 def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
