@@ -197,7 +197,6 @@ def test_two_students_mix_tokens_by_softmax():
     np.testing.assert_allclose(own["theta"], abs(params["w"][:, 1]) / 4, rtol=1e-6)
 
 
-@pytest.mark.more
 def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(optimised):
     """Solutions at alpha = 1.24, in theory/repl_softmax_Mixed_sig0.5_lamb0.01_omega0.3(_para).csv,
     and the transition at omega = 0.3, alpha = 1.241, in 02-toy_model_plots.ipynb, of their code."""

@@ -38,7 +38,6 @@ def test_descent_and_its_theory_are_the_map_of_the_paper(eta):
         np.testing.assert_allclose(found["loss"], want[:, 0] ** 2 / 2, rtol=1e-3, atol=1e-9)
 
 
-@pytest.mark.more
 def test_the_phases_end_where_the_paper_has_them(tmp_path, capsys):
     assert cli.main(["figure", "catapult", "--points", "18", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

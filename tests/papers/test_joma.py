@@ -27,7 +27,6 @@ def over_time(values, ndim=3, tokens=1):
     return np.reshape(values, shape) * np.ones((2, 3, *(1,) * (ndim - 3), tokens))
 
 
-@pytest.mark.more
 def test_the_toy_is_the_recursion_of_the_paper_and_its_limit_of_small_steps():
     """v += 0.02 (mu - v) o softmax(v^2 / 3) from 0.05, which ends at mu."""
     # Ten values of v at the end, between 1 and 4.
@@ -102,7 +101,6 @@ def test_the_correlation_is_that_of_z_with_its_value_by_theorem_1(monkeypatch):
 TOKENS = {"weight": {"token": 12}, "conserved": {"token": 12}, "logits": {"query": 1, "token": 12}}
 
 
-@pytest.mark.more
 def test_the_figure_is_drawn_from_its_sweeps(monkeypatch):
     correlation = xr.DataArray(np.ones(2001), {"time": np.arange(2001)}, "time")
     monkeypatch.setattr(joma, "invariance", lambda *_: correlation)

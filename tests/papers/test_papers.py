@@ -75,7 +75,6 @@ def test_every_paper_records_numbers_of_its_weights_and_has_theories(cls):
 
 
 @pytest.mark.parametrize("cls", SMALLEST, ids=lambda cls: cls.__name__)
-@pytest.mark.more
 def test_the_smallest_settings_work_and_smaller_ones_are_named(cls):
     allowed = SMALLEST[cls]
     problem = cls(**allowed)
@@ -130,6 +129,11 @@ def test_weights_begin_with_the_size_of_the_paper(problem, sizes):
         assert squares.std() == 0 or abs((np.asarray(values) < 0).mean() - 0.5) < 0.05
 
 
+def test_learning_from_a_stream_takes_one_example_at_a_time():
+    for cls in (saad_solla.Committee, biehl_schwarze.Unit, phase_retrieval.PhaseRetrieval):
+        assert cls.RUN_DEFAULTS["batch"] == 1
+
+
 def test_a_committee_has_no_more_units_than_inputs():
     assert saad_solla.Committee(N=2, K=2).K == 2
     for N in (1, 2):
@@ -149,7 +153,6 @@ DRAWN = (
 
 
 @pytest.mark.parametrize("problem", DRAWN, ids=lambda problem: type(problem).__name__)
-@pytest.mark.more
 def test_the_mean_of_the_loss_is_that_of_many_examples(problem):
     """Within four standard errors, at weights away from the start."""
 

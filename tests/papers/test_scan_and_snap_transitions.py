@@ -125,7 +125,6 @@ def test_consequences_of_section_6_hold_for_the_flow(flow):
     assert np.ptp(peak) / peak[0] < 0.03
 
 
-@pytest.mark.more
 def test_curves_and_bars_of_snap(flow):
     """Two runs 0.1 above and below the flow at eta_Y = 0.1, and the closed form's times."""
     exact = flow["eta_y"]
@@ -170,7 +169,6 @@ def test_slopes_are_exponents_and_bars_deviations_of_runs():
     plt.close()
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("names", [("overlap",), ("momentum", "sampling")])
 def test_collapse_is_drawn_for_any_number_of_families(names):
     """Of runs whose speed peaks 5 % late."""

@@ -195,7 +195,6 @@ def test_the_plane_of_the_phases_is_drawn():
     assert (lines["finite_time"] < lines["infinite_time"]).all()
 
 
-@pytest.mark.more
 @pytest.mark.usefixtures("quick_theory")
 def test_errors_at_finite_length_are_measured_at_the_ends_of_the_stages(tmp_path, monkeypatch):
     monkeypatch.setattr(finite.TwoStageFinite, "LENGTHS", (9, 33))

@@ -131,7 +131,6 @@ def matrices_per_call(program):
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.more
 def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name):
     batch = jax.vmap(CALLS[name])
     traced = jax.jit(batch).trace(POSITIVE)

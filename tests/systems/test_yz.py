@@ -88,6 +88,5 @@ def test_theories_under_a_schedule(system: Layer, theory: str) -> None:
     # Variants of eq. 10 differ in a factor.
     [named(*c, full=c[1].startswith("eq10-")) for c in SYSTEMS if c not in FEW],
 )
-@pytest.mark.more
 def test_theories_in_equal_steps(system: Layer, theory: str) -> None:
     system.check(theory)

@@ -105,7 +105,6 @@ def test_a_flow_has_the_rate_of_each_step_during_the_step(name: str) -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.more
 def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
     """To rounding, and linear within a step."""
     ours = ALL[name]

@@ -122,7 +122,6 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(name: str, dtype: Any) -> Non
     assert not np.array_equal(half.params, whole.params)
 
 
-@pytest.mark.more
 def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
     """The state also has a truth value, whether the last gradient was finite."""
     rule = dynsim.from_optax(lambda rate: optax.apply_if_finite(noisy(rate), 3), rate=ETA)

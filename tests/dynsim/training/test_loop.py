@@ -154,7 +154,6 @@ def test_runs_are_judged_by_their_last_stretch(course: str) -> None:
 
 @pytest.mark.parametrize("course", COURSES)
 @pytest.mark.parametrize("times", [[0, 1, 3], [3], [0, 1, 2, 3]])
-@pytest.mark.more
 def test_records_are_of_the_weights_before_the_update(times: list[int], course: str) -> None:
     found = run(LOSSES[0], times, course)
     want = 0.5 ** np.array(times)
@@ -181,7 +180,6 @@ def test_from_record_to_record_the_times_may_be_traced() -> None:
 
 @pytest.mark.parametrize("steps", [3, 25])
 @pytest.mark.parametrize("course", COURSES)
-@pytest.mark.more
 def test_relative_loss_is_the_mean_of_the_last_losses_over_the_first(
     steps: int, course: str
 ) -> None:

@@ -69,7 +69,6 @@ def test_forward_and_loss_match_numpy_at_token_and_at_count_level(residual: bool
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("source", ["batch", "population"])
 @pytest.mark.parametrize(("scale", "residual"), [(0.1, False), (3.0, False), (3.0, True)])
-@pytest.mark.more
 def test_lemma_1_is_the_gradient(source: str, scale: float, residual: bool) -> None:
     params = random_weights(1, scale, residual)
     examples = yz.population(TASK)

@@ -253,7 +253,6 @@ def test_of_separate_eigenvalues_is_least_squares_without_negative_numbers():
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-7), ("float32", 1e-2)])
-@pytest.mark.more
 def test_random_problems_satisfy_all_conditions(dtype, atol):
     """Some eigenvalues are beyond the edge and some below; entries of B spread over powers of ten.
     A search that starts at the answer ends there; elsewhere it finds the same."""

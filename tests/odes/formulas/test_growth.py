@@ -120,7 +120,6 @@ def test_one_gain_fixes_all_distinct_tokens():
     ],
     ids=["one query", "one query, paper", "a query per class", "a query per class, paper"],
 )
-@pytest.mark.more
 def test_theorem_4_is_its_flow(shape, convention):
     task, eta_y, eta_z = one_common(*shape), 0.8, 0.5
     run = single_common.solve(
@@ -225,10 +224,9 @@ V = np.array([0.5, -0.3]), np.array([[1.0, 0.2]]), np.array([0.7]), 0.4
             lambda **o: joma.toy.under_softmax(TIMES[:2], *V[:1], V[0] / 2, **o)[0],
             {"temperature": 1.0},
         ),
-        pytest.param(
+        (
             lambda **o: single_common.solve(*OF_ONE, record="z", **o)["z"],
             {"convention": "sgd"},
-            marks=pytest.mark.more,
         ),
         (
             lambda **o: fixed_attention.solve(*OF_ONE, record="loss", **o)["loss"],

@@ -137,7 +137,6 @@ def test_only_the_sum_over_queries_is_conserved():
     assert drift[0.01] < 0.05 * np.abs(moved[0] - moved[1]).max()
 
 
-@pytest.mark.more
 def test_theorem_2_is_the_flow_up_to_the_blow_up():
     # Of unequal priors; the second token occurs in both classes alike, and stays.
     probs, prior = [[0.5, 0.375, 0.125, 0], [0.125, 0.125, 0.5, 0.25]], [0.25, 0.75]
@@ -163,7 +162,6 @@ def test_theorem_2_is_the_flow_up_to_the_blow_up():
     assert int(late.first_bad_step) == int(np.ceil(1.01 * end))
 
 
-@pytest.mark.more
 def test_salient_components_first():
     """The toy's quadrature against its equation in SciPy, from a start that is not zero, and the
     constants of the notes."""
@@ -242,7 +240,6 @@ def test_theorem_3_is_the_mean_over_samples(activation):
 # Last, because the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=lambda shape: shape.attention)
-@pytest.mark.more
 def test_equation_2_and_theorem_1_in_equal_steps(shape):
     check_equation_2_and_theorem_1(shape)
 

@@ -104,7 +104,6 @@ def test_the_closed_form_is_the_quadrature_of_equation_21():
     np.testing.assert_allclose(np.diag(again), last / end, rtol=1e-9)
 
 
-@pytest.mark.more
 def test_the_closed_form_has_the_derivatives_of_its_equations():
     """With fewer heads than components, of which the last one is not learned: by the rate, with
     u' = lambda^2 v* (u^2 - u^5) for u = v/v* and the share u^3, and by the size of the inputs."""

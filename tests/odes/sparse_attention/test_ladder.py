@@ -32,7 +32,6 @@ def falls(times, loss):
     return float(np.interp(-0.4, -loss[at - 1 : at + 1], times[at - 1 : at + 1]))
 
 
-@pytest.mark.more
 def test_a_step_has_the_law_of_its_tokens():
     """Loss and gradient of batches drawn by what they read, and drawn as tokens."""
     task = dynsim.Retrieval(5, 3, 2, 0.3)

@@ -179,7 +179,6 @@ def test_flow_and_descent_agree_where_steps_are_small():
     np.testing.assert_allclose(run(128) - run(512), np.log(2), rtol=1e-9)
 
 
-@pytest.mark.more
 def test_noise_vanishes_with_the_batch_and_breaks_ties():
     task = symmetric.symmetric_task(dynsim.SynSmall().build())
     run = lambda **noise: symmetric.descend(

@@ -122,7 +122,6 @@ def test_loss_and_gradient_are_those_of_the_full_layer(task, merged):
     np.testing.assert_allclose(got.Z, want.gradient.Z, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.more
 def test_a_run_diverges_above_ten_times_the_loss_of_guessing():
     """Which is 16.1. Decay beyond its edge turns all weights round in each step, and doubles
     them: the loss is 12 after two steps, and 42 after four."""

@@ -95,7 +95,6 @@ def test_each_stage_is_anchored_at_the_state_of_training():
     np.testing.assert_array_equal(found["V_trace_abs"], abs(found["V_trace"]))
 
 
-@pytest.mark.more
 def test_a_stage_that_fails_has_the_status_of_its_solver():
     few = Tolerances(1e-9, 1e-12, max_steps=2)
     given = {"key": jax.random.key(0), "batch": 8, "record": ("state",), "tolerances": few}
@@ -105,7 +104,6 @@ def test_a_stage_that_fails_has_the_status_of_its_solver():
     assert not np.isfinite(found["state"][1]).all()
 
 
-@pytest.mark.more
 def test_noise_of_the_paths_follows_the_rate():
     """Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights."""
     task = Prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6, tau_0=0.2)

@@ -144,8 +144,9 @@ TASK = Prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4)
 
 @pytest.mark.parametrize("component", ["P", "Q"])
 def test_outputs_have_the_moments_of_their_tokens(component):
-    """Six tokens of seven places, drawn one by one, and drawn contexts."""
-    num, score, across, rng = 200_000, np.array([0.7]), np.array([0.5]), np.random.default_rng(0)
+    """Six tokens of seven places, drawn one by one, and drawn contexts. Noise across is as large
+    as the score, so that tokens of either side pass the ReLU."""
+    num, score, across, rng = 200_000, np.array([0.7]), np.array([1.0]), np.random.default_rng(0)
     label, side = rng.choice([-1.0, 1.0], size=(2, num))
     margin, noise = rng.normal(size=(2, num))
     signal = label * (0.8 + 0.6 * abs(margin))

@@ -64,7 +64,6 @@ def noise_of_the_first_step(length):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("length", [3, pytest.param(math.inf, marks=pytest.mark.full)])
-@pytest.mark.more
 def test_the_first_step_has_the_noise_of_a_batch(length):
     found, want = solve(batch=16, length=length), noise_of_the_first_step(length) / 16
     assert list(found.observables) == ["logits", "z"]

@@ -150,7 +150,6 @@ def told(worker: Any = None) -> dict[str, Any]:
     return {name: os.environ.get(name) for name in names} | {"deaf": deaf, "pid": os.getpid()}
 
 
-@pytest.mark.more
 def test_workers_here_have_a_thread_and_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real ones, of which none starts JAX."""
     distributed = pytest.importorskip("distributed")
