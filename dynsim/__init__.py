@@ -10,35 +10,32 @@ import os
 import warnings
 
 from dynsim import classes, schedules
+from dynsim.classes.files import TaskFile, save_task
 from dynsim.classes.task import SequenceClasses, Task, sequence_classes
-from dynsim.classes.tasks import (
-    Overlapping,
-    Syn,
-    SynMedium,
-    SynSmall,
-    TaskFile,
-    save_task,
-)
+from dynsim.classes.tasks import Overlapping, Syn, SynMedium, SynSmall
 from dynsim.joma import Joint, JoMA, JoMAClasses
 from dynsim.linear_icl.model import (
-    GeometricSpectrum,
-    GivenSpectrum,
     LinearNetwork,
-    LinearSpectrum,
     Merged,
     MergedHeads,
     Network,
     Separate,
     SeparateHeads,
+)
+from dynsim.linear_icl.regression import Regression
+from dynsim.linear_icl.spectrum import (
+    GeometricSpectrum,
+    GivenSpectrum,
+    LinearSpectrum,
     Spectrum,
     WhiteSpectrum,
 )
-from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import FullBatch, Problem, full_batch
 from dynsim.problem.data import ArrayFile, Arrays, Data
 from dynsim.problem.sharpness import sharpness_threshold
 from dynsim.problem.train import train
-from dynsim.qkv import QKV, Embedded
+from dynsim.qkv import QKV
+from dynsim.qkv.model import Embedded
 from dynsim.sparse_attention import Retrieval
 from dynsim.training.rule import Ratio, Rule
 from dynsim.training.rules import (
@@ -56,7 +53,8 @@ from dynsim.training.rules import (
     sign,
 )
 from dynsim.trajectory import Status, Trajectory, log_times
-from dynsim.transformer.model import LanguageModel, Transformer, TransformerSpec
+from dynsim.transformer.model import LanguageModel
+from dynsim.transformer.network import Transformer, TransformerSpec
 from dynsim.transformer.task import CorpusSource, SyntheticText, Text, TextFile, TextFolder
 from dynsim.two_stage.annealing import Annealed
 from dynsim.two_stage.model import PQ

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Rule, Trajectory
 from dynsim.precision import DType
-from dynsim.problem.base import built
-from dynsim.problem.checks import usual
+from dynsim.problem.build import built
+from dynsim.problem.observables import usual
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Table
 from dynsim.training.rules import SGD, why_not_known

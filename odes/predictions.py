@@ -25,7 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int8, Real
 
-from dynsim.classes.task import SequenceClasses, directions
+from dynsim.classes.overlap import directions
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray, Number
 from dynsim.trajectory import Times
 from odes.run import check_times

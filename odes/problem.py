@@ -19,15 +19,9 @@ import dynsim
 from dynsim import Problem, Trajectory
 from dynsim.precision import DType
 from dynsim.problem import sharpness
-from dynsim.problem.base import built
-from dynsim.problem.checks import (
-    Parts,
-    check_groups,
-    flow_table,
-    measured,
-    population_of,
-    usual,
-)
+from dynsim.problem.build import built
+from dynsim.problem.checks import Parts, check_groups, population_of
+from dynsim.problem.observables import flow_table, measured, usual
 from dynsim.problem.sharpness import preconditioned
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording

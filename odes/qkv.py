@@ -1,6 +1,6 @@
 """Flow of the factors W_Q, W_K, W_V (and D) that make up Y and Z, with U frozen [ours].
 
-The layer is `dynsim.qkv` with l2 normalisation as in the theory (Scan and Snap, section 2).
+The layer is `dynsim.qkv.model` with l2 normalisation as in the theory (Scan and Snap, section 2).
 Assumes batch -> infinity, eta -> 0, and a frozen U of any width and with any overlaps. T is
 infinite (Lemma 2), or finite to first order in 1/T. In terms of the tokens the factors are, for
 each head (Q and Z have rows only for queries):
@@ -33,11 +33,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynsim import Trajectory
-from dynsim import qkv as embedded
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
-from dynsim.problem.checks import measured
-from dynsim.qkv import Embedded
+from dynsim.problem.observables import measured
+from dynsim.qkv import model as embedded
+from dynsim.qkv.model import Embedded
 from dynsim.training.recording import Recording
 from dynsim.training.rule import of_layer
 from dynsim.training.rules import check_known

@@ -22,7 +22,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, Real
 from dynsim import Problem, checks, numeric
 from dynsim.compiling import call_compiled
 from dynsim.precision import DType, Number, Result, as_jax_arrays, cast, precision, to_host
-from dynsim.problem.base import split
+from dynsim.problem.build import split
 from dynsim.problem.checks import check_single, checked_init
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times

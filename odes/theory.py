@@ -11,12 +11,12 @@ from jaxtyping import PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, schedules
 from dynsim.precision import DType, Number
-from dynsim.problem.checks import flow_table
 from dynsim.problem.memory import bytes_of
+from dynsim.problem.observables import flow_table
 from dynsim.problem.train import started
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import Record, Table
 from dynsim.training.rule import UpdateRule
-from dynsim.training.steps import Checkpoint
 from dynsim.trajectory import Times, Trajectory
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 

@@ -73,11 +73,11 @@ def field(t, state, training):
     R, Q, eta = state["R"], state["Q"], training.rate(t)
     own, both = jnp.sqrt(1 + 2 * Q), jnp.sqrt(2 * (1 + Q) - R**2)
     slope = 2 * eta / jnp.pi / (1 + Q)
-    D2 = 2 * (1 + 2 * Q - R**2)
+    D2 = 2 * (1 + 2 * Q - R**2)  # D^2
     crossed = jnp.arcsin(R / jnp.sqrt((1 + 3 * Q) * D2))
     square = jnp.arcsin(Q / (1 + 3 * Q)) + jnp.arcsin((1 + 2 * Q - 2 * R**2) / D2) - 2 * crossed
-    noise = (4 / jnp.pi**2 * square + 2 / jnp.pi * training.problem.sigma**2) / own
-    scatter = eta**2 * training.problem.N / training.batch * noise
+    noise = (4 / jnp.pi**2 * square + 2 / jnp.pi * training.problem.sigma**2) / own  # ours: sigma
+    scatter = eta**2 * training.problem.N / training.batch * noise  # terms of order eta^2
     return {
         "R": slope * ((1 + Q - R**2) / both - R / own),
         "Q": 2 * slope * (R / both - Q / own) + scatter,

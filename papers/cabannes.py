@@ -56,7 +56,7 @@ class Memories(dynsim.Problem):
         return jax.nn.log_softmax(self.embeddings() @ W.T, axis=1)
 
     def loss(self, W, x):
-        return -jnp.mean(self.scores(W)[x, x])
+        return -jnp.mean(self.scores(W)[x, x])  # class k follows token k
 
     def population_loss(self, W):
         return -self.frequencies() @ jnp.diag(self.scores(W))
@@ -80,7 +80,7 @@ def by_token(problem, init, time):
     m = jnp.log(reached)
     for _ in range(30):  # Newton's method, starting above the root of a convex function
         m = m - ((C - 1) * m + jnp.exp(m) - reached) / (C - 1 + jnp.exp(m))
-    loss = p @ jnp.log1p((C - 1) * jnp.exp(-m))
+    loss = p @ jnp.log1p((C - 1) * jnp.exp(-m))  # the other logits are equal
     return {"margin": m, "loss": loss}
 
 

@@ -82,10 +82,10 @@ def minima(problem, init=None, time=None):
     v, alpha, sign = SIGMA**2, problem.examples / problem.D, jnp.array(SIGN)
 
     def step(state, _):
-        q, m, V, theta = state
+        q, m, V, theta = state  # a field h costs (h - c)^2 / (2 V)
         c, free = jnp.sqrt(q) * xi + m * sign, jnp.sqrt(v - theta**2 / q)
         h, y = c, problem.target(free * zeta + theta / jnp.sqrt(q) * xi)
-        for _ in range(12):
+        for _ in range(12):  # Newton's method for the proximal fields h of both tokens
             s = attention(h)
             own, cross = s * (1 - s) * (2 * h - h[::-1]), -s * (1 - s) * h
             force = (h - c) / V + 2 * v * (own * (s - y) + (cross * (s - y))[::-1])
@@ -94,11 +94,11 @@ def minima(problem, init=None, time=None):
             h -= (a[::-1] * force - b * force[::-1]) / (a * a[::-1] - b**2)
         f, miss = (h - c) / V, (attention(h) - y) ** 2
         means = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1).mean(1)
-        to_m, to_theta, response, square, error = alpha * means
+        to_m, to_theta, response, square, error = alpha * means  # means over examples
         stiff = RIDGE + v * (theta * to_theta / q - response / jnp.sqrt(q))
         length = (v * square + to_m**2 + (v * to_theta) ** 2) / stiff
-        found = jnp.stack([v * length, to_m, v, v**2 * to_theta]) / stiff
-        return 0.8 * state + 0.2 * found, v * error + RIDGE * q / (2 * v)
+        new = jnp.stack([v * length, to_m, v, v**2 * to_theta]) / stiff
+        return 0.8 * state + 0.2 * new, v * error + RIDGE * q / (2 * v)  # damped
 
     start = jnp.array([[0.05, 0.25, 12, 0], [0.1, 0, 12, 0.15]])
     end, loss = jax.lax.scan(jax.vmap(step), start, jnp.zeros((120, 2)))

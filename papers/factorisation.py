@@ -39,7 +39,7 @@ class Factorisation(dynsim.Problem):
     noise: Annotated[float, at.Ge(0)] = 0.0
 
     def strengths(self):
-        return 1 - jnp.arange(self.size) / self.size
+        return 1 - jnp.arange(self.size) / self.size  # in the basis of M
 
     def init(self, key):
         shape = (self.size, self.size)
@@ -53,7 +53,7 @@ class Factorisation(dynsim.Problem):
         return jnp.mean(jnp.sum((U @ U.T - matrices) ** 2, axis=(1, 2))) / 4
 
     def population_loss(self, U):
-        noise = (self.noise * self.size) ** 2
+        noise = (self.noise * self.size) ** 2  # size^2 entries
         return (jnp.sum((U @ U.T - jnp.diag(self.strengths())) ** 2) + noise) / 4
 
     def observables(self):

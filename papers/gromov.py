@@ -45,7 +45,7 @@ class ModularAddition(dynsim.Problem):
 
     def table(self, params):
         """Outputs (p, p, p) for all pairs, and the correct ones."""
-        h = (params["U"].T[:, None] + params["V"].T[None]) ** 2
+        h = (params["U"].T[:, None] + params["V"].T[None]) ** 2  # (p, p, width)
         n = jnp.arange(self.p)
         return h @ params["W"], jax.nn.one_hot((n[:, None] + n[None]) % self.p, self.p)
 
@@ -55,8 +55,8 @@ class ModularAddition(dynsim.Problem):
         return (order < self.fraction * self.p**2).reshape(self.p, self.p)
 
     def population_loss(self, params):
-        found, right = self.table(params)
-        return jnp.mean((found - right) ** 2, where=self.pairs()[:, :, None])
+        outputs, right = self.table(params)
+        return jnp.mean((outputs - right) ** 2, where=self.pairs()[:, :, None])
 
     def observables(self):
         return {name: lambda self, w, name=name: measured(self, w)[name] for name in NAMES}
@@ -70,11 +70,11 @@ NAMES: tuple[str, ...] = "train_accuracy", "test_accuracy", "purity", "phases"
 
 
 def measured(problem, params):
-    found, right = problem.table(params)
-    hit, seen = found.argmax(2) == right.argmax(2), problem.pairs()
+    outputs, right = problem.table(params)
+    hit, seen = outputs.argmax(2) == right.argmax(2), problem.pairs()
     waves = {name: jnp.fft.rfft(w, axis=1)[:, 1:] for name, w in params.items()}
-    power = abs(waves["U"]) ** 2 + abs(waves["V"]) ** 2
-    turn = waves["U"] * waves["V"] * waves["W"].conj()
+    power = abs(waves["U"]) ** 2 + abs(waves["V"]) ** 2  # by unit and frequency
+    turn = waves["U"] * waves["V"] * waves["W"].conj()  # phase a + b less that of W
     accuracies = jnp.mean(hit, where=seen), jnp.mean(hit, where=~seen)
     purity = power.max(axis=1).sum() / power.sum()
     return dict(zip(NAMES, (*accuracies, purity, turn.real.sum() / abs(turn).sum()), strict=True))
@@ -83,7 +83,7 @@ def measured(problem, params):
 def analytic(training, _):
     p, shape = training.problem.p, (3, training.problem.width, 1)
     k, a, b = jax.random.uniform(jax.random.key(1), shape)
-    turns = jnp.ceil(k * (p // 2)) * jnp.arange(p)[None] / p
+    turns = jnp.ceil(k * (p // 2)) * jnp.arange(p)[None] / p  # k from 1 to (p - 1) / 2
     waves = {"U": turns + a, "V": turns + b, "W": turns + a + b}
     return {name: jnp.cos(2 * jnp.pi * wave) for name, wave in waves.items()}
 

@@ -48,10 +48,10 @@ class Chains(dynsim.Problem):
 
     def sequences(self, key, batch):
         """Draw (batch, lags + context) tokens; the last one is to be predicted."""
-        u = jax.random.uniform(key, (3 + self.lags + self.context, batch))
+        u = jax.random.uniform(key, (3 + self.lags + self.context, batch))  # p, q, start, steps
 
         def step(x, changes):
-            return x ^ (changes < jnp.where(x, u[1], u[0])), x
+            return x ^ (changes < jnp.where(x, u[1], u[0])), x  # flips with chance q or p
 
         return jax.lax.scan(step, u[2] * (u[0] + u[1]) > u[1], u[3:])[1].T.astype(int)
 
@@ -78,7 +78,7 @@ class Chains(dynsim.Problem):
 
 def log_chances(params, pairs):
     """Log-probabilities (..., last token, next token) from pair frequencies (..., lag, x, y)."""
-    seen = jnp.einsum("m,...mxy->...xy", jax.nn.softmax(params["v"]), pairs)
+    seen = jnp.einsum("m,...mxy->...xy", jax.nn.softmax(params["v"]), pairs)  # sum of a_m
     return jax.nn.log_softmax(params["W"] @ seen)
 
 
@@ -89,7 +89,7 @@ def risk(params):
     # P^m is 1 pi^T + (1 - p - q)^m (1 - 1 pi^T).
     powers = far + (1 - p - q)[:, None, None, None] ** lags * (np.eye(2) - far)
     chances = log_chances(params, jnp.asarray(pi[:, None, :, None] * powers))
-    shares = np.outer(WEIGHTS, WEIGHTS).reshape(-1, 1, 1) / 4 * pi[:, :, None] * P
+    shares = np.outer(WEIGHTS, WEIGHTS).reshape(-1, 1, 1) / 4 * pi[:, :, None] * P  # pi_x P_xy
     return -jnp.sum(jnp.asarray(shares) * chances)
 
 

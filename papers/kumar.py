@@ -64,8 +64,8 @@ class LazyToRich(dynsim.Problem):
         a, M = state["a"], state["M"]
         train = jnp.mean(self.residual(state) ** 2) / 2
         S = (jnp.zeros_like(M).at[0, 0].set(1) - self.alpha * self.epsilon * M) / 2
-        test = (jnp.trace(S) ** 2 + 2 * jnp.sum(S**2) + self.alpha**2 * a @ a) / 2
-        share = M[0, 0] / jnp.trace(M)
+        test = (jnp.trace(S) ** 2 + 2 * jnp.sum(S**2) + self.alpha**2 * a @ a) / 2  # by Isserlis
+        share = M[0, 0] / jnp.trace(M)  # b is the first axis
         return {"loss": train / self.alpha**2, "train": train, "test": test, "alignment": share}
 
     def observables(self):
@@ -85,7 +85,7 @@ def field(t, state, training):
     problem, a, M = training.problem, state["a"], state["M"]
     x, r = problem.inputs(), problem.residual(state) / problem.alpha
     g, G = r @ x / len(x), x.T @ (r[:, None] * x) / len(x)
-    push = jnp.outer(g, a) + problem.epsilon * G @ M
+    push = jnp.outer(g, a) + problem.epsilon * G @ M  # M' is the sum of this and its transpose
     rate = training.rate(t) / problem.width
     return {"a": rate * (g + problem.epsilon * G @ a), "M": rate * (push + push.T)}
 

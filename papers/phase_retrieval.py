@@ -44,7 +44,7 @@ class PhaseRetrieval(dynsim.Problem):
     def init(self, key):
         w = jax.random.normal(key, (self.N,))
         w = self.start * w / jnp.linalg.norm(w)
-        return w.at[0].add(jnp.where(self.spike == 0, 0, self.spike - w[0]))
+        return w.at[0].add(jnp.where(self.spike == 0, 0, self.spike - w[0]))  # v is the first axis
 
     def draw(self, key, batch):
         return jax.random.normal(key, (batch, self.N))
@@ -64,7 +64,7 @@ class PhaseRetrieval(dynsim.Problem):
 
 
 def generalisation(m, q):
-    return (3 * q**2 - 2 * q + 3 - 4 * m**2) / 4
+    return (3 * q**2 - 2 * q + 3 - 4 * m**2) / 4  # moments of two normal projections
 
 
 def field(t, state, training):

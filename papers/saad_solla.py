@@ -63,7 +63,7 @@ def covariance(Q, R):
 
 def generalisation(state):
     C, sign = covariance(**state)
-    scale = jnp.sqrt(1 + jnp.diag(C))
+    scale = jnp.sqrt(1 + jnp.diag(C))  # <erf erf> = 2 / pi arcsin
     return sign @ jnp.arcsin(C / jnp.outer(scale, scale)) @ sign / jnp.pi
 
 
@@ -75,16 +75,16 @@ def field(t, state, training):
     # I_3 is <delta_i h_b> for the output of one unit a, I_4 is <delta_i delta_k> for two.
     I_3 = (C[a, b] * D[i] - C[i, a] * C[i, b]) / (D[i] * jnp.sqrt(D[i] * D[a] - C[i, a] ** 2))
     force = 2 / jnp.pi * jnp.einsum("ikab,a->ib", I_3, sign)
-    L4 = D[i] * D[k] - C[i, k] ** 2
+    L4 = D[i] * D[k] - C[i, k] ** 2  # Lambda_4
 
-    def L(x, y, c):
+    def L(x, y, c):  # Lambda_0, and Lambda_1 and Lambda_2 for x = y
         crossed = C[i, k] * (C[i, x] * C[k, y] + C[i, y] * C[k, x])
         return L4 * c - C[k, x] * C[k, y] * D[i] - C[i, x] * C[i, y] * D[k] + crossed
 
     I_4 = jnp.arcsin(L(a, b, C[a, b]) / jnp.sqrt(L(a, a, D[a]) * L(b, b, D[b]))) / jnp.sqrt(L4)
     noise = 4 / jnp.pi**2 * jnp.einsum("ikab,a,b->ik", I_4, sign, sign)
     eta = training.rate(t)
-    scatter = eta**2 * training.problem.N / training.batch * noise
+    scatter = eta**2 * training.problem.N / training.batch * noise  # terms of order eta^2
     return {"Q": eta * (force[:, :K] + force[:, :K].T) + scatter, "R": eta * force[:, K:]}
 
 

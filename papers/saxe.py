@@ -72,7 +72,7 @@ class DeepLinear(dynsim.Problem):
 
 def field(t, u, training):
     L, s = training.problem.layers, training.problem.strengths()
-    return training.rate(t) * L * u ** (2 - 2 / L) * (s - u)
+    return training.rate(t) * L * u ** (2 - 2 / L) * (s - u)  # dtau = rate dt
 
 
 MODES = odes.system(

@@ -68,7 +68,7 @@ class Network(dynsim.Problem):
 def push(state, training, t):
     """m, with a term that returns A to the edge within some steps if the edge has moved."""
     A, p, rate = state["A"], state["p"], training.rate(t)
-    beyond = A - 2 / (rate * training.problem.strength)
+    beyond = A - 2 / (rate * training.problem.strength)  # S = strength A is 2 / eta at the edge
     return jnp.where(beyond < 0, 0, jnp.maximum((1 - p) * p + beyond / (2 * rate), 0) / A)
 
 
@@ -81,7 +81,7 @@ def field(t, state, training):
 
 def observe(t, state, training):
     A, p, m = state["A"], state["p"], push(state, training, t)
-    loss = ((1 - p) ** 2 + m * A) / 2
+    loss = ((1 - p) ** 2 + m * A) / 2  # strength u^2 = m A
     return {"learned": p, "curvature": training.problem.strength * A, "loss": loss}
 
 

@@ -102,8 +102,9 @@ _SOURCES = {
 def __getattr__(name: str) -> Any:
     if name not in _SOURCES:
         raise AttributeError(f"module 'sweeps' has no attribute {name!r}")
-    found = globals()[name] = pkgutil.resolve_name(_SOURCES[name])
-    return found
+    # The next access needs no function.
+    value = globals()[name] = pkgutil.resolve_name(_SOURCES[name])
+    return value
 
 
 def __dir__() -> list[str]:

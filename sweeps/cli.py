@@ -19,7 +19,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, NoReturn
 
 import sweeps
-from sweeps.commands.line import understood
+from sweeps.commands.line import parse_command
 from sweeps.lines import Escaped, explained, stops, to_stderr
 
 BEGAN = time.time()
@@ -28,7 +28,8 @@ BEGAN = time.time()
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """Return the settings of a command line; raises `SystemExit` if it requests none."""
-    return understood(sys.argv[1:] if arguments is None else arguments, places=False).settings
+    words = sys.argv[1:] if arguments is None else arguments
+    return parse_command(words, check_paths=False).settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "name. Run `pip uninstall sweeps`, then install dynsim again"
         )
         return 2
-    tell()
+    set_environment()
     for name in ("stdout", "stderr"):
         # It is None if the caller has closed it.
         if getattr(sys, name) is None:
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             with _stoppable(), redirect_stdout(out), redirect_stderr(err):
-                code = _main(arguments)
+                code = _run(arguments)
         finally:
             # Flush here, including help: errors at interpreter exit cannot be caught.
             sys.stdout.flush()
@@ -63,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = "Ctrl-C" if number == signal.SIGINT else number.name
         to_stderr(f"dynsim: stopped by {name}")
         code = 128 + number
-    except BrokenPipeError:
-        _let_go()
-        return 141
     except OSError as error:
-        _let_go()
+        # Discard the remaining output, also at interpreter exit: nobody reads it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141
         to_stderr(f"dynsim: {explained(error)}")
         return 2
     if code > 128 and arguments is None:
@@ -76,12 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _let_go() -> None:
-    """Discard the remaining output, also at interpreter exit, as its reader is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def tell() -> None:
+def set_environment() -> None:
     """Set environment variables that libraries read when they are imported."""
     os.environ["MPLBACKEND"] = "Agg"
     # Solvers of Equinox report invalid arguments by a host callback by default, which programs for
@@ -129,7 +125,7 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _main(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if not {"", os.getcwd()} & {*sys.path}:
         # Allows imports of users' modules from the current folder. Last, so as to shadow nothing.
@@ -138,7 +134,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # the time of a short command. In a caller's process it is left alone.
     if arguments is None:
         gc.disable()
-    asked = understood(words)
+    command = parse_command(words)
     if arguments is None:
         gc.freeze()
         gc.enable()
@@ -148,11 +144,12 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     began = time.monotonic()
     try:
-        record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
-        if record and not asked.given.get("overwrite"):
+        recorded = command.options.recorded
+        record = Record.of(command.name, command.settings) if recorded else None
+        if record and not command.table.get("overwrite"):
             record.check()
-        with programs.keeping_traced(BEGAN), asked.context(), checks.callbacks_of_user():
-            paths = asked.run(asked.settings)
+        with programs.keeping_traced(BEGAN), command.context(), checks.callbacks_of_user():
+            paths = command.run(command.settings)
         if record:
             record.write(time.monotonic() - began)
     except BrokenPipeError:

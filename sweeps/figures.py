@@ -53,8 +53,8 @@ class Figure:
         out: folder for the figure, its data and the stored sweeps, from which the command resumes.
 
     Example:
-        >>> class Fall(sweeps.Figure):
-        ...     NAME = "fall"
+        >>> class LossCurve(sweeps.Figure):
+        ...     NAME = "loss"
         ...     seeds: int = 4
         ...
         ...     def sweeps(self):
@@ -67,7 +67,7 @@ class Figure:
         ...         figure, ((ax,),) = sweeps.drawing.panels(1, 1)
         ...         loss.plot.line(x="time", ax=ax)
         ...         return sweeps.Picture(figure, {"loss": loss})
-        >>> Fall(seeds=1).sweeps()["training"].dims[0].size
+        >>> LossCurve(seeds=1).sweeps()["training"].dims[0].size
         2
     """
 
@@ -99,6 +99,7 @@ class Figure:
         """
         begin(self)
         sweeps = self.sweeps()
+        # All of them, so that no error comes after hours of the first one.
         for sweep in sweeps.values():
             sweep.check()
         return {name: run(sweep, self.out / name).load() for name, sweep in sweeps.items()}
@@ -111,6 +112,7 @@ class Figure:
         match picture.table:
             case None:
                 text = None
+            # One row for each point of its dimensions.
             case xr.Dataset() as table:
                 frame = table.to_dataframe(dim_order=[*table.sizes])[[*table.data_vars]]
                 text = {"csv": frame.to_csv(lineterminator="\n")}

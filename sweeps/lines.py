@@ -34,33 +34,34 @@ REMEDIES = dict.fromkeys(
     errno.EACCES: "choose a place for which you have the permission",
 }
 """What to do about errors of the operating system."""
-KEPT = ("true", "false", "inf", "nan")
-"""Words that are TOML values."""
+TOML_WORDS = ("true", "false", "inf", "nan")
+"""Words that are TOML values, without quotes."""
 
 
 def stops() -> list[signal.Signals]:
     """Return the signals that ask a program to stop: Ctrl-C, SIGTERM, and SIGHUP when a terminal
     closes, unless `nohup` ignores it."""
-    found = [signal.SIGINT, signal.SIGTERM]
+    signals = [signal.SIGINT, signal.SIGTERM]
     # Windows does not have it.
     hangup = getattr(signal, "SIGHUP", None)
     if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
-        found.append(hangup)
-    return found
+        signals.append(hangup)
+    return signals
 
 
 @contextlib.contextmanager
 def unstopped() -> Iterator[None]:
     """Context in which these signals wait. JAX crashes if one arrives while its library loads."""
-    came: list[int] = []
+    pending: list[int] = []
+    # Only the main thread may set handlers.
     numbers = stops() if threading.current_thread() is threading.main_thread() else ()
-    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
+    before = {n: signal.signal(n, lambda number, frame: pending.append(number)) for n in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in came[:1]:
+    for number in pending[:1]:
         signal.raise_signal(number)
 
 
@@ -106,29 +107,31 @@ def assignments(text: str) -> dict[str, Any]:
     quotes, and numbers may start or end with the decimal point, as .5 or 5. Raises `ValueError` for
     invalid input."""
     name, _, value = text.partition("=")
+    # Inside of quotes nothing changes.
     if not {'"', "'"} & {*value}:
-        value = POINT.sub(lambda found: f"{found[1]}{found[2] or 0}.{found[3] or 0}", value)
+        value = POINT.sub(lambda match: f"{match[1]}{match[2] or 0}.{match[3] or 0}", value)
         text = f"{name}={value}"
     if WORDS.fullmatch(value):
-        value = WORD.sub(lambda word: word[0] if word[0] in KEPT else f'"{word[0]}"', value)
+        value = WORD.sub(lambda word: word[0] if word[0] in TOML_WORDS else f'"{word[0]}"', value)
         text = f"{name}={value}"
-    return toml(text)
+    return parse_toml(text)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file; raises `OSError`, and `ValueError` as `toml` does."""
+    """Parse a TOML file; raises `OSError`, and `ValueError` as `parse_toml` does."""
     with open(path, encoding="utf-8-sig") as file:
-        return toml(file.read(MOST_TEXT + 1))
+        return parse_toml(file.read(MOST_TEXT + 1))
 
 
-def toml(text: str) -> dict[str, Any]:
-    """Parse TOML; raises `ValueError` for invalid input. The memory that a key takes grows with the
-    square of its parts, so their number is checked first."""
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; raises `ValueError` for invalid input."""
     if len(text) > MOST_TEXT:
         raise ValueError(f"more than {MOST_TEXT} characters")
-    if found := LONG_KEY.search(text):
-        raise ValueError(f"a key {found[0][:20]!r}...: has more than {MOST_PARTS} parts")
+    # The memory that a key takes grows with the square of its parts.
+    if match := LONG_KEY.search(text):
+        raise ValueError(f"a key {match[0][:20]!r}...: has more than {MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
+    # Deeply nested lists.
     except RecursionError as error:
         raise ValueError(str(error)) from None

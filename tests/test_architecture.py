@@ -111,7 +111,7 @@ BY_NAME = {
     "sweeps.commands.table": "modules of commands",
     "sweeps.language.describe": "names in files of users",
     "sweeps.runner.cluster": "packages of executors, where they are installed",
-    "sweeps.runner.program.kept": "whether a name leads back to its object",
+    "sweeps.runner.program.program_cache": "whether a name leads back to its object",
     "sweeps.systems.kinds": "classes by their words",
 }
 """Modules that import by a name in a text, which the other tests here cannot read, and what."""

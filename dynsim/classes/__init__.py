@@ -9,16 +9,16 @@ Example:
 
 from dynsim.classes.corpus import (
     Corpus,
-    Estimate,
-    Rare,
     batches,
-    estimate_classes,
     load_corpus,
     sample_windows,
     synthetic_corpus,
 )
-from dynsim.classes.task import OverlapReport, SequenceClasses, overlap_report, owned
-from dynsim.classes.tasks import Layout, save_task
+from dynsim.classes.estimated import Estimate, Rare, estimate_classes
+from dynsim.classes.files import save_task
+from dynsim.classes.overlap import OverlapReport, overlap_report, owned
+from dynsim.classes.task import SequenceClasses
+from dynsim.classes.tasks import Layout
 
 __all__ = [
     "Corpus",

@@ -22,16 +22,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.decoding import Positive, Size
 from dynsim.linear_icl import model
-from dynsim.linear_icl.model import (
-    Attention,
-    GivenSpectrum,
-    LinearSpectrum,
-    Model,
-    Moments,
-    SeparateHeads,
-    Sequences,
-    Spectrum,
-)
+from dynsim.linear_icl.model import Attention, Model, Moments, SeparateHeads, Sequences
+from dynsim.linear_icl.spectrum import GivenSpectrum, LinearSpectrum, Spectrum
 from dynsim.precision import AnyArray, Number
 from dynsim.problem.base import Problem
 

@@ -1,10 +1,8 @@
 """Requirements of training on a problem and a rule, checked before anything is compiled."""
 
-import dataclasses
 import re
-import reprlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,24 +14,9 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim import checks, numeric
 from dynsim.precision import DType
-from dynsim.problem.base import Measured, Problem, call_user, examples, narrowed
-from dynsim.training.recording import (
-    BATCH_LOSS,
-    ETA_TIME,
-    NORMS,
-    PARAMS,
-    PRECONDITIONED,
-    RELATIVE_LOSS,
-    SHARPNESS,
-    Record,
-    Recording,
-    Table,
-    evaluate_observable,
-)
+from dynsim.problem.base import Problem, call_user, examples
+from dynsim.problem.build import narrowed
 from dynsim.training.rule import Rule, by_group
-
-PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, SHARPNESS, PRECONDITIONED, ETA_TIME, PARAMS)
-"""Quantities that can be recorded for every problem."""
 
 
 class Parts(NamedTuple):
@@ -58,14 +41,14 @@ class Parts(NamedTuple):
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
         if any(map(jnp.iscomplexobj, jax.tree.leaves(floats))):
-            raise ValueError(f"{name}.init: must return real weights, {_returned(weights)}")
+            raise ValueError(f"{name}.init: must return real weights, {returned(weights)}")
         # Integers and frozen weights belong to the model, but have no gradient.
         params, fixed_floats = narrowed(floats, dtype), None
         if frozen is not None:
             if not all(isinstance(leaf, bool) for leaf in jax.tree.leaves(frozen)):
                 raise ValueError(
                     f"{name}.is_frozen: must return bools in place of the weights, "
-                    f"{_returned(frozen)}"
+                    f"{returned(frozen)}"
                 )
             try:
                 # `frozen` is a prefix of the weights: one bool may stand for many arrays.
@@ -80,7 +63,7 @@ class Parts(NamedTuple):
         if not jax.tree.leaves(params):
             raise ValueError(
                 f"{name}.init: must return weights, has no floating-point array; "
-                f"{_returned(weights)}"
+                f"{returned(weights)}"
             )
         return cls(params, eqx.combine(fixed_floats, others), fixed)
 
@@ -178,7 +161,7 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
     leaves = jax.tree.leaves(groups)
     if not all(isinstance(name, str) for name in leaves):
         raise ValueError(
-            f"{where}: must return strings in place of the weights, {_returned(groups)}"
+            f"{where}: must return strings in place of the weights, {returned(groups)}"
         )
     names = set(leaves)
     if not names:
@@ -222,7 +205,7 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
         drawn = examples(problem, key, size)
         if drawn is None or not all(map(eqx.is_array_like, jax.tree.leaves(drawn))):
             name = type(problem).__name__
-            raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")
+            raise ValueError(f"{name}.draw: must return arrays, {returned(drawn)}")
         return drawn
 
     where = f"{type(problem).__name__}.draw"
@@ -284,7 +267,7 @@ def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) ->
     shape = getattr(loss, "shape", () if isinstance(loss, float) else None)
     if shape != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise ValueError(
-            f"{type(problem).__name__}.{method}: must return one real number, {_returned(loss)}"
+            f"{type(problem).__name__}.{method}: must return one real number, {returned(loss)}"
         )
     return jnp.asarray(loss, dtype)
 
@@ -295,109 +278,19 @@ def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Ar
 
     # In the precision of the weights: a loss of the user may be wider.
     def loss(params: PyTree) -> Array:
-        return _population_loss(problem, parts.combine(params), dtype)
+        return population_loss_of(problem, parts.combine(params), dtype)
 
     if problem.has("population_loss_and_gradient"):
         return lambda params: problem.population_loss_and_gradient(parts.combine(params))
     return jax.value_and_grad(loss)
 
 
-class _Named(NamedTuple):
-    """Placeholder for an observable in a table. It is equal for equal names, so that a compiled
-    program is reused although a problem creates its functions at every call."""
-
-    name: str
-
-    def __call__(self, *snapshot: Any) -> Array:
-        raise TypeError(f"{self.name}: has to be called through `measured`")
-
-
-def table(problem: Problem) -> Table:
-    """Return the table of quantities that can be recorded for a problem.
-
-    Raises:
-        ValueError: for an observable with the name of a quantity recorded for every problem.
-    """
-    # With weights of None, as only the names are needed.
-    functions = {name: _Named(name) for name in _observables(problem, None)}
-    for name in functions:
-        if name in PROVIDED:
-            raise ValueError(
-                f"{type(problem).__name__}.observables: {name!r} is recorded for every problem; "
-                "choose another name"
-            )
-    systems = (problem.NAME,) if problem.NAME else ()
-    return Table(functions, (*systems, *problem.OBSERVABLES_FROM), PROVIDED, problem.REFUSED)
-
-
-def flow_table(problem: Problem, whole: bool = False) -> Table:
-    """Return the quantities that a flow can record: all but those of training, and the sharpness
-    only if the flow is one of the `whole` weights."""
-    available = {PARAMS, *((SHARPNESS, PRECONDITIONED) if whole else ())}
-    refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
-    refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
-    refused |= dict.fromkeys((SHARPNESS, PRECONDITIONED), "needs all weights, which this has not")
-    refused = {name: why for name, why in refused.items() if name not in available}
-    provided = tuple(name for name in PROVIDED if name in available)
-    return dataclasses.replace(
-        table(problem), provided=provided, refused={**problem.REFUSED, **refused}
-    )
-
-
-def resolve_record(problem: Problem, record: Record | None) -> Recording:
-    """Resolve what to record, by default `RECORD`. Raises as `table` and `Table.resolve`."""
-    names = table(problem)
-    return names.resolve(usual(problem, names.functions) if record is None else record)
-
-
-def usual(problem: Problem, known: Iterable[str]) -> list[str]:
-    """Return the names that are recorded by default, restricted to the `known` ones."""
-    return [name for name in problem.RECORD if name in known]
-
-
-def measured(
-    problem: Problem, record: Recording, params: PyTree, snapshot: tuple[Any, ...] | None = None
-) -> dict[str, Array]:
-    """Evaluate the recorded quantities, by name. Pass the `snapshot` of the weights if you have it
-    already."""
-    own = _observables(problem, params)
-    arguments: tuple[Any, ...] = (
-        call_user(problem, "snapshot", params) if snapshot is None else snapshot
-    )
-    values = {
-        name: evaluate_observable(
-            name, own[name] if isinstance(function, _Named) else function, arguments
-        )
-        for name, function in record.functions
-    }
-    if PARAMS in record.provided:
-        for path, leaf in jax.tree.leaves_with_path(eqx.filter(params, eqx.is_inexact_array)):
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            values[f"{PARAMS}.{name}" if name else PARAMS] = leaf
-    return values
-
-
-def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
-    has_loss = problem.has("population_loss")
-    # A problem's own observable "loss" has precedence.
-    loss = {"loss": lambda *_: _population_loss(problem, params)} if has_loss else {}
-    own = call_user(problem, "observables")
-    if not isinstance(own, Mapping) or not all(
-        isinstance(name, str) and isinstance(function, Callable) for name, function in own.items()
-    ):
-        raise ValueError(
-            f"{type(problem).__name__}.observables: must return functions by name, returned "
-            f"{reprlib.repr(own)}"
-        )
-    return {**loss, **own}
-
-
-def _population_loss(problem: Problem, params: PyTree, dtype: DType | None = None) -> Array:
+def population_loss_of(problem: Problem, params: PyTree, dtype: DType | None = None) -> Array:
     loss = call_user(problem, "population_loss", params)
     return check_loss(problem, "population_loss", loss, dtype)
 
 
-def _returned(value: Any) -> str:
+def returned(value: Any) -> str:
     # Arrays are shown as their dtypes and shapes.
     return f"returned {eqx.tree_pformat(value, width=sys.maxsize)}"
 

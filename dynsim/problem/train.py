@@ -16,7 +16,8 @@ from dynsim import checks, numeric
 from dynsim.compiling import call_compiled
 from dynsim.precision import DType, Number, as_jax_arrays, cast, on_cpu, precision, to_host
 from dynsim.problem import sharpness
-from dynsim.problem.base import Problem, ProblemT, built, call_user, narrowed, split
+from dynsim.problem.base import Problem, call_user
+from dynsim.problem.build import ProblemT, built, narrowed, split
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -27,21 +28,19 @@ from dynsim.problem.checks import (
     check_single,
     checked_init,
     has_population,
-    measured,
     population_of,
-    resolve_record,
 )
+from dynsim.problem.observables import measured, resolve_record
 from dynsim.problem.sharpness import check_threshold, preconditioned
 from dynsim.training import loop
+from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.keys import initial_state
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.steps import (
     STEPS_PER_CHECK,
-    Checkpoint,
     Segments,
     check_schedules,
-    checked_start,
     checked_times,
     segments_of,
 )

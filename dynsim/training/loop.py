@@ -15,17 +15,16 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
+from dynsim.training.checkpoint import Checkpoint, restore
 from dynsim.training.recording import NORMS, RELATIVE_LOSS
 from dynsim.training.rule import Rule, norm
 from dynsim.training.steps import (
-    Checkpoint,
     LoopSpec,
     Rows,
     Segments,
     at_every_step,
     from_record_to_record,
     in_segments,
-    restore,
 )
 from dynsim.trajectory import Status, Trajectory
 

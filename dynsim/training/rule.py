@@ -29,7 +29,8 @@ from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim import checks, decoding, numeric
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
-from dynsim.schedules import AnyRate, Constant, Schedule, as_schedule
+from dynsim.schedules import Constant, Schedule, as_schedule
+from dynsim.schedules.base import AnyRate
 
 T = TypeVar("T")
 Eta = Schedule | Callable[[Array], Array] | AnyRate

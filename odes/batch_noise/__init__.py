@@ -30,7 +30,6 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -42,25 +41,32 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Trajectory, checks, decoding
 from dynsim.precision import DType
-from dynsim.problem.base import FullBatch, built
-from dynsim.problem.checks import flow_table, has_population, usual
+from dynsim.problem.base import FullBatch
+from dynsim.problem.build import built
+from dynsim.problem.checks import has_population
 from dynsim.problem.data import Data
 from dynsim.problem.memory import COPIES, bytes_of
 from dynsim.problem.train import started
-from dynsim.training.recording import BATCH_LOSS, Record, Table
+from dynsim.training.recording import Record
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.steps import whole_steps
 from dynsim.trajectory import Times
-from odes.batch_noise.noise import Noise, NoiseRecord, NoiseResult, of_starts
+from odes.batch_noise.noise import (
+    ERROR,
+    STATISTICS,
+    STD,
+    Noise,
+    NoiseRecord,
+    NoiseResult,
+    noise_record_of,
+    of_starts,
+    table_of,
+)
 from odes.run import dtype_of, run
 from odes.solver import linear_noise as solver
 from odes.solver.integrate import judge
 from odes.theory import AnyTheory, Theory, Training, error_message
 
-STD, ERROR = "_std", "_error"
-"""Suffixes of the names of standard deviations, and of standard errors of estimates."""
-STATISTICS = (STD + ERROR, ERROR, STD)
-"""Suffixes of what is predicted of each observable besides its mean."""
 EXAMPLES, BATCHES_OF = 512, 16
 """Default number of examples per step from which the covariance of the gradient is estimated: 512,
 or 16 batches if that is more."""
@@ -263,39 +269,6 @@ def size_of(problem: Problem) -> int:
     # Leaves without a shape, such as functions, are no weights.
     weights = [leaf for leaf in start if isinstance(leaf, jax.ShapeDtypeStruct)]
     return sum(leaf.size for leaf in weights if jnp.issubdtype(leaf.dtype, jnp.inexact))
-
-
-def table_of(problem: Problem) -> Table:
-    """Return the observables of a flow and the loss of a batch."""
-    table = flow_table(problem)
-    refused = {name: why for name, why in table.refused.items() if name != BATCH_LOSS}
-    # `Noise.seen` computes the loss of a batch itself, so that `abs` is never called.
-    functions = {**table.functions, BATCH_LOSS: abs}
-    return dataclasses.replace(table, functions=functions, refused=refused)
-
-
-def noise_record_of(problem: Problem, record: Record | None) -> NoiseRecord:
-    """Return the recording, by default the problem's `RECORD` and the loss of a batch."""
-    table = table_of(problem)
-    if record is None:
-        record = [*usual(problem, table.functions), BATCH_LOSS]
-    requests: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
-    names = table.names()
-    # An observable may itself end in "_std", so that its own name comes first.
-    suffixes = {
-        name: next((end for end in STATISTICS if name.removesuffix(end) in names), "")
-        for name in requests
-        if isinstance(name, str) and name not in names
-    }
-    statistics = {name: (name.removesuffix(end), end) for name, end in suffixes.items() if end}
-    plain = [request for request in requests if request not in statistics]
-    # Statistics need the observable that they are of, even where it is not requested itself.
-    hidden = [base for base, _ in statistics.values() if base not in plain]
-    resolved = table.resolve([*plain, *dict.fromkeys(hidden)])
-    functions = tuple(named for named in resolved.functions if named[0] != BATCH_LOSS)
-    batch_loss = len(functions) < len(resolved.functions)
-    recording = resolved._replace(functions=functions)
-    return NoiseRecord(tuple(statistics.items()), tuple(hidden), recording, batch_loss)
 
 
 def _solve(

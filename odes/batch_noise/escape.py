@@ -44,13 +44,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim import Problem, checks
 from dynsim.precision import precision
-from dynsim.problem.base import built
+from dynsim.problem.build import built
 from dynsim.problem.train import started
 from dynsim.schedules import Constant
 from dynsim.training.rule import UpdateRule
 from dynsim.training.rules import SGD
-from odes.batch_noise import noise_record_of
-from odes.batch_noise.noise import Noise
+from odes.batch_noise.noise import Noise, noise_record_of
 from odes.batch_noise.paths import why_no_sde
 
 LEGENDRE_NODES = 32

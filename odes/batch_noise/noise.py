@@ -1,7 +1,9 @@
 """Descent of a problem from some weights, and the noise that its batches add."""
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +13,29 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
 from dynsim.precision import AnyArray, DType
-from dynsim.problem.base import FullBatch, call_user, examples, narrowed
+from dynsim.problem.base import FullBatch, call_user, examples
+from dynsim.problem.build import narrowed
 from dynsim.problem.checks import (
     Parts,
     check_draw,
     check_groups,
     check_loss,
     has_population,
-    measured,
     population_of,
 )
+from dynsim.problem.observables import flow_table, measured, usual
 from dynsim.problem.train import highest_loss, problem_in
-from dynsim.training.recording import BATCH_LOSS, Recording
+from dynsim.training.recording import BATCH_LOSS, Record, Recording, Table
 from dynsim.training.rule import Rule
 from odes.run import dtype_of
 from odes.solver import linear_noise as solver
+from odes.solver import second_order
 from odes.solver.linear_noise import Sampling
 
+STD, ERROR = "_std", "_error"
+"""Suffixes of the names of standard deviations, and of standard errors of estimates."""
+STATISTICS = (STD + ERROR, ERROR, STD)
+"""Suffixes of what is predicted of each observable besides its mean."""
 NOISE_BATCHES = 32
 """Number of batches drawn in each step to estimate the covariance of their squared noise."""
 
@@ -46,6 +54,39 @@ class NoiseRecord(NamedTuple):
     hidden: tuple[str, ...]
     recording: Recording
     batch_loss: bool
+
+
+def table_of(problem: Problem) -> Table:
+    """Return the observables of a flow and the loss of a batch."""
+    table = flow_table(problem)
+    refused = {name: why for name, why in table.refused.items() if name != BATCH_LOSS}
+    # `Noise.seen` computes the loss of a batch itself, so that `abs` is never called.
+    functions = {**table.functions, BATCH_LOSS: abs}
+    return dataclasses.replace(table, functions=functions, refused=refused)
+
+
+def noise_record_of(problem: Problem, record: Record | None) -> NoiseRecord:
+    """Return the recording, by default the problem's `RECORD` and the loss of a batch."""
+    table = table_of(problem)
+    if record is None:
+        record = [*usual(problem, table.functions), BATCH_LOSS]
+    requests: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
+    names = table.names()
+    # An observable may itself end in "_std", so that its own name comes first.
+    suffixes = {
+        name: next((end for end in STATISTICS if name.removesuffix(end) in names), "")
+        for name in requests
+        if isinstance(name, str) and name not in names
+    }
+    statistics = {name: (name.removesuffix(end), end) for name, end in suffixes.items() if end}
+    plain = [request for request in requests if request not in statistics]
+    # Statistics need the observable that they are of, even where it is not requested itself.
+    hidden = [base for base, _ in statistics.values() if base not in plain]
+    resolved = table.resolve([*plain, *dict.fromkeys(hidden)])
+    functions = tuple(named for named in resolved.functions if named[0] != BATCH_LOSS)
+    batch_loss = len(functions) < len(resolved.functions)
+    recording = resolved._replace(functions=functions)
+    return NoiseRecord(tuple(statistics.items()), tuple(hidden), recording, batch_loss)
 
 
 class NoiseResult(NamedTuple):
@@ -260,7 +301,7 @@ class Noise:
         if not draws:
             return (linear,)
         key = jax.random.split(self.key)[1]
-        added = solver.drift(descent, self.sample, start, steps, key, draws, True)
+        added = second_order.drift(descent, self.sample, start, steps, key, draws, True)
         values, covariance = values + added.drift, covariance + added.covariance
         errors = jax.tree.map(jnp.add, errors, added.errors)
         valid = jnp.isfinite(values).all(axis=1) & linear.valid

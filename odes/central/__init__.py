@@ -31,8 +31,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
-from dynsim.problem.base import built
-from dynsim.problem.checks import check_groups, flow_table, measured, usual
+from dynsim.problem.build import built
+from dynsim.problem.checks import check_groups
+from dynsim.problem.observables import flow_table, measured, usual
 from dynsim.problem.sharpness import EDGE
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording

@@ -33,7 +33,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dynsim.precision import one_by_one
-from dynsim.problem import sharpness
+from dynsim.problem import eigenvalues
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.rules import RMSProp
 from odes.solver.inertia import corrected
@@ -166,7 +166,7 @@ class Edge(NamedTuple):
         weights = ravel_pytree(self.posed.state[0])[0]
         # The basis of a search has three times the columns of its block.
         rows = 0 if self.size < 3 * (self.searched + 1) else self.searched
-        block = sharpness.random(0, self.size, rows, weights.dtype)
+        block = eigenvalues.random(0, self.size, rows, weights.dtype)
         root = jnp.zeros((self.size, self.followed), weights.dtype)
         force = jnp.zeros_like(weights)
         return Moved(self.posed.state, block, root, force, jnp.zeros((), bool))
@@ -192,11 +192,11 @@ class Edge(NamedTuple):
         scaled = lambda v: q * push(q * v)  # noqa: E731
         m = self.searched
         if not moved.block.shape[1]:
-            return *sharpness.top(scaled, m, moved.block), moved.block
+            return *eigenvalues.top(scaled, m, moved.block), moved.block
         # A random direction beside the last eigenvectors, in case another one overtakes them.
-        new = sharpness.random(1, self.size, 1, weights.dtype)
+        new = eigenvalues.random(1, self.size, 1, weights.dtype)
         block = jnp.concatenate([moved.block, new], axis=1)
-        values, vectors, _ = sharpness.search(scaled, block, m, RESIDUAL)
+        values, vectors, _ = eigenvalues.search(scaled, block, m, RESIDUAL)
         return values[:m], vectors[:, :m], vectors[:, :m]
 
     def scaled(

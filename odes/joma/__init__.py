@@ -39,7 +39,7 @@ from dynsim import Rule, Trajectory
 from dynsim.classes.task import SequenceClasses
 from dynsim.joma import Hidden, Joint, JoMA
 from dynsim.precision import Number
-from dynsim.problem.checks import measured
+from dynsim.problem.observables import measured
 from dynsim.training.recording import Recording
 from dynsim.yz.model import population
 from odes.general import at, computed, flows

@@ -40,8 +40,8 @@ from jaxtyping import Array, Float, Int
 
 from dynsim import checks
 from dynsim.precision import DType
-from dynsim.problem.base import built
-from dynsim.problem.checks import measured
+from dynsim.problem.build import built
+from dynsim.problem.observables import measured
 from dynsim.sparse_attention import Retrieval, RetrievalSnapshot
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule

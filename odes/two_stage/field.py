@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
-from dynsim.problem.base import built, split
+from dynsim.problem.build import built, split
 from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import Rule as TrainingRule

@@ -36,9 +36,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses, Task, directions
+from dynsim.classes.overlap import directions
+from dynsim.classes.task import SequenceClasses, Task
 from dynsim.precision import AnyArray, DType
-from dynsim.problem.base import built
+from dynsim.problem.build import built
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory

@@ -39,7 +39,7 @@ class Network(dynsim.Problem):
 
     def init(self, key):
         length = jnp.sqrt(self.width * self.norm / 2)
-        sine = self.output * self.width**0.5 / length**2
+        sine = self.output * self.width**0.5 / length**2  # f = |u| |v| sine / sqrt(n)
         u = jnp.zeros(self.width).at[0].set(length)
         v = jnp.zeros(self.width).at[0].set(length * sine).at[1].set(length * jnp.sqrt(1 - sine**2))
         return {"u": u, "v": v}
@@ -62,8 +62,8 @@ def start(problem, params):
 
 def change(t, state, training):
     f, curvature, eta = state["f"], state["curvature"], training.rate(t)
-    push = eta * f**2 / training.problem.width
-    return {"f": eta * f * (push - curvature), "curvature": push * (eta * curvature - 4)}
+    push = eta * f**2 / training.problem.width  # eta f^2 / n
+    return {"f": eta * f * (push - curvature), "curvature": push * (eta * curvature - 4)}  # steps
 
 
 MAP = odes.system(

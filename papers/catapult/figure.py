@@ -53,7 +53,7 @@ class Catapult(sweeps.Figure):
         ends.plot(exact.eta, exact, "k--", lw=1, label="exact map")
         rates = np.linspace(1.5, 4.5)
         ends.plot(rates, 2 / rates, ":", color="0.4", label=r"$2/\eta$")
-        for claim in (2, 4):
+        for claim in (2, 4):  # the borders of section 2
             ends.axvline(claim, color="0.4", lw=0.8)
         edge.axhline(2, color="0.4", lw=0.8)
         steps = {"xlabel": "optimiser steps"}

@@ -26,7 +26,7 @@ def toy(steps: int = STEPS) -> dict[str, np.ndarray]:
         s = np.r_[0, np.geomspace(1e-3, 3, 600)]
         t, weights = odes.joma.toy.under_softmax(s, MU, np.full(MU.size, FIRST), TEMPERATURE)
     t, weights = np.asarray(t), np.asarray(weights)
-    known = t <= RATE * steps
+    known = t <= RATE * steps  # times of the recursion
     return {
         "time": RATE * np.arange(steps + 1),
         "entropy": entropy(np.array(course)),
@@ -49,7 +49,7 @@ def invariance(frequencies, steps: int) -> xr.DataArray:
     options = {"steps": steps, "batch": math.inf, "times": times, "record": record}
     run = dynsim.train(problem, dynsim.sgd(0.1), jax.random.key(0), **options)
     z, conserved = 0.5 * np.asarray(run["logits"])[:, 0], np.asarray(run["conserved"])
-    predicted = z - conserved + conserved[:1]
+    predicted = z - conserved + conserved[:1]  # Theorem 1: what is conserved keeps its start
     values = [np.corrcoef(each)[0, 1] for each in np.stack([z, predicted], axis=1)]
     return xr.DataArray(values, {"time": np.asarray(run.times)}, "time")
 

@@ -45,15 +45,15 @@ class FigureJoMA(sweeps.Figure):
     dense_seeds: Annotated[int, at.Ge(1)] = 2
 
     def sweeps(self):
-        found, one = {}, {"seed": [0]}
+        plan, one = {}, {"seed": [0]}
         for theory in ("simulation", "erf"):
             growth = sweeps.Sweep(GROWTH, one, theory, ("weight", "loss"), 200)
-            found[f"growth/{theory}"] = growth
+            plan[f"growth/{theory}"] = growth
         names, common = ("entropy", "logits", "conserved", "loss"), {"scale": 0.1}
         axes = {"temperature": (0.25, 0.5, 1.0, 2.0), "seed": {"range": 4}}
         for activation in ACTIVATIONS:
             run = sweeps.experiment("joma", eta=0.5, steps=8000, activation=activation, **common)
-            found[f"entropy/{activation}"] = sweeps.Sweep(run, axes, record=names, times=200)
+            plan[f"entropy/{activation}"] = sweeps.Sweep(run, axes, record=names, times=200)
         common |= {"task": "joma-classes", "temperature": 0.5, "steps": self.dense_steps}
         axes = {"seed": {"range": self.dense_seeds}}
         for (attention, activation), eta in KINDS.items():
@@ -61,8 +61,8 @@ class FigureJoMA(sweeps.Figure):
             for length, batch in LENGTHS.items():
                 run = sweeps.experiment("joma", length=float(length), batch=batch, **kind)
                 sweep = sweeps.Sweep(run, axes, record=("entropy", "loss"), times=200)
-                found[f"dense/{attention}-{activation}/{length}"] = sweep
-        return found
+                plan[f"dense/{attention}-{activation}/{length}"] = sweep
+        return plan
 
     def draw(self, data):
         runs = {name: sweeps.valid(each) for name, each in data.items()}

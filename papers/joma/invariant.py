@@ -42,18 +42,18 @@ class JoMAInvariant(sweeps.Figure):
 
     def sweeps(self):
         common, seeds = {"eta": 0.2, "scale": 0.03, "steps": self.steps}, {"range": self.seeds}
-        names, found = ("loss", "logits", "conserved"), {}
+        names, plan = ("loss", "logits", "conserved"), {}
         for activation in ACTIVATIONS:
             task = dynsim.Syn(1, num_distinct=DISTINCT)
             run = sweeps.experiment("joma", task=task, activation=activation, **common)
             axes = {**AXES, "seed": seeds}
-            found[f"map/{activation}"] = sweeps.Sweep(run, axes, record=names, times=200)
+            plan[f"map/{activation}"] = sweeps.Sweep(run, axes, record=names, times=200)
         common |= {"task": "syn-medium", "activation": "tanh"}
         for attention in ("exp", "softmax"):
             run = sweeps.experiment("joma", attention=attention, **common)
             axes, record = {"num_queries": (1, 2, 3, 5), "seed": seeds}, (*names, "weight")
-            found[f"queries/{attention}"] = sweeps.Sweep(run, axes, record=record, times=200)
-        return found
+            plan[f"queries/{attention}"] = sweeps.Sweep(run, axes, record=record, times=200)
+        return plan
 
     def draw(self, data):
         data = {tuple(name.split("/")): sweeps.valid(each) for name, each in data.items()}
@@ -89,7 +89,7 @@ def of_queries(runs):
     """Error at the end for the sum over queries, and of a single query by the law of exp."""
     first, last = runs.isel(time=0), runs.isel(time=-1)
     moved, over = last.logits - first.logits, ("token", "seed", "query")
-    own = moved - (last.weight**2 - first.weight**2) / 2
+    own = moved - (last.weight**2 - first.weight**2) / 2  # z - v^2 / 2 is conserved
     own = np.sqrt((own**2).mean(over) / (moved**2).mean(over))
     return {"sum": joma.theorem1_error(first, last), "own": own}
 

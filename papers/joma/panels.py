@@ -56,7 +56,7 @@ def theorem2(ax, runs, growth):
     for token in tokens:
         label = "Theorem 2, erf" if token == tokens[0] else None
         ax.plot(theory.time, theory[:, token], "k--", lw=1, label=label)
-    end = float(odes.joma.blow_up(*growth.built))
+    end = float(odes.joma.blow_up(*growth.built))  # the time t* of Theorem 2
     ax.axvline(end, color="0.5", ls=":", label="blow-up $t^*$")
     ax.set_title("exp attention, linear activation, fixed signal")
     finish(ax, "norm of the weights of a token")

@@ -16,7 +16,7 @@ def measured(data: xr.Dataset, sweep: sweeps.Sweep) -> xr.Dataset:
     """Number of plateaus, time of the first escape in units of tau, and last loss of each run of a
     sweep over the ratio of eigenvalues; and the (ratio, plateau) levels of eq. 19."""
     loss = sweeps.valid(data).loss.isel(time=slice(1, None))
-    loss = loss.assign_coords(time=loss.time * (2 * sweep.first.setting("eta")))
+    loss = loss.assign_coords(time=loss.time * (2 * sweep.first.setting("eta")))  # 1 / tau
     level = [
         odes.linear_icl.plateaus(sweep.first.at({"ratio": r}).built[0]) for r in loss.ratio.values
     ]

@@ -57,7 +57,7 @@ class LinearICL(sweeps.Figure):
         level, runs = {}, {}
         for name, sweep in self.sweeps().items():
             model = name.split("/")[0]
-            level[model] = odes.linear_icl.plateaus(sweep.first.built[0])
+            level[model] = odes.linear_icl.plateaus(sweep.first.built[0])  # eq. 19
             # In units of tau = 1 / (2 eta) steps.
             time = data[name].time * (2 * MODELS[model][0]["eta"])
             runs[name] = data[name].assign_coords(time=time)
@@ -67,7 +67,7 @@ class LinearICL(sweeps.Figure):
             label = "network on cubic features" * (i == 0)
             merged.plot(curve.time, curve, "k+", ms=6, markevery=6, label=label, zorder=3)
         names = [f"training, starting scale {scale:g}" for scale in SCALES]
-        sigmoid = one["merged/sigmoid"].loss
+        sigmoid = one["merged/sigmoid"].loss  # eq. 10
         curves(merged, one["merged/simulation"].loss, names, "closed form, eq. 10", sigmoid)
         merged.set_title("merged key and query, white inputs")
 

@@ -89,7 +89,7 @@ def summary(runs, axis):
     trained, theory = runs
     others = [dim for dim in trained.plateaus.dims if dim != axis]
     off = abs(np.log2(trained.escape / theory.escape)).median(others)
-    most = np.minimum(trained.get("heads", COMPONENTS), COMPONENTS)
+    most = np.minimum(trained.get("heads", COMPONENTS), COMPONENTS)  # a head learns one component
     over = (trained.end - trained.level.isel(plateau=most)) / trained.level.isel(plateau=0)
     columns = {
         "plateaus": trained.plateaus.mean(others),

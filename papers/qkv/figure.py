@@ -70,7 +70,7 @@ class FactorFlow(sweeps.Figure):
             over_seeds = jax.vmap(functools.partial(self.runs, width), in_axes=(None, 0))
             runs = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)))
             descent, theories = runs(jnp.asarray(SCALES), jnp.arange(SEEDS))
-        found = {}
+        relative = {}
         for measure in MEASURES:
             # (scale, seed, time, ...)
             want = np.asarray(descent[measure])
@@ -79,8 +79,8 @@ class FactorFlow(sweeps.Figure):
             for name, theory in theories.items():
                 missed = ((np.asarray(theory[measure]) - want) ** 2).sum(rest)
                 error = np.where(np.asarray(theory.ok & descent.ok), missed / moved, np.nan)
-                found[f"{name}/{measure}"] = "scale", error.mean(1) ** 0.5
-        return xr.Dataset(found, {"scale": [*SCALES]})
+                relative[f"{name}/{measure}"] = "scale", error.mean(1) ** 0.5
+        return xr.Dataset(relative, {"scale": [*SCALES]})
 
     def runs(self, width, scale, seed):
         """Descent on the factors, and both theories of it, from the same weights."""
@@ -90,14 +90,14 @@ class FactorFlow(sweeps.Figure):
         # The constructor takes no traced numbers.
         problem = eqx.tree_at(lambda problem: problem.scale, problem, scale)
         init = problem.init(jax.random.split(jax.random.key(seed))[0])
-        rule = dynsim.sgd({"Y": self.eta_y, "Z": self.eta_z * width / (2 * scale**2)})
+        rule = dynsim.sgd({"Y": self.eta_y, "Z": self.eta_z * width / (2 * scale**2)})  # as above
         times = np.unique(np.linspace(0, self.steps, 11).astype(int))
         both = {"init": init, "record": [*MEASURES], "dtype": "float64"}
         training = {"steps": self.steps, "batch": math.inf, "times": times}
         descent = dynsim.train(problem, rule, **training, **both)
         both["tolerances"] = odes.Tolerances(rtol=1e-7, atol=1e-9)
         factors = odes.theories(problem)["factors"].solve(problem, rule, times, **both)
-        both["init"] = init.effective(task)
+        both["init"] = init.effective(task)  # Y and Z of these factors
         plain = dynsim.sgd(self.eta_y, self.eta_z)
         plain = odes.population.solve(task, plain, times, **both)
         return descent, {"plain": plain, "factors": factors}

@@ -44,7 +44,7 @@ class Figure4(sweeps.Figure):
     def draw(self, data):
         sweep = self.sweeps()["simulation"]
         layer: Any = sweep.first.problem
-        used = np.flatnonzero(np.asarray(layer.classes.probs).any(0))
+        used = np.flatnonzero(np.asarray(layer.classes.probs).any(0))  # tokens of any class
         # Fig. 5 has a single rate for Y and Z.
         rename = {next(iter(sweep.axes)): "eta_y"}
         maps = {

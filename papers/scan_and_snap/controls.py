@@ -73,4 +73,4 @@ def table(data: xr.Dataset, control: str, theory: str) -> pd.DataFrame:
     rows = pd.DataFrame({name: each.values for name, each in columns.items()})
     rows.insert(0, "control", control)
     rows.insert(1, "theory", theory)
-    return rows if theory == "simulation" else rows.iloc[::DENSE]
+    return rows if theory == "simulation" else rows.iloc[::DENSE]  # at the trained rates

@@ -59,7 +59,7 @@ class Corpus(sweeps.Figure):
         )
         task = estimate.task
         fates = functools.partial(words.fates, task=task, steps=self.steps, top=TOP)
-        found = fates(dynsim.Layer(task, math.inf), rule=dynsim.sgd(1.0, 1.0))
+        direct = fates(dynsim.Layer(task, math.inf), rule=dynsim.sgd(1.0, 1.0))
         # Normal W_Q and W_K of standard deviation 1 / sqrt(M): Z starts to move at the rate 1.
         factors = dynsim.QKV(task, math.inf, width=task.M, scale=1.0, value_scale=0.0)
         ordinary = fates(factors, rule=dynsim.sgd(1.0, task.M / 2))
@@ -68,16 +68,16 @@ class Corpus(sweeps.Figure):
         # `dynsim.TaskFile` reads the task from these.
         arrays = {name: np.asarray(getattr(task, name)) for name in fields}
         arrays |= {"tokens": estimate.tokens, "windows": estimate.windows}
-        arrays |= {"times": found.z.time, "z": found.z, "top": found.top}
-        arrays |= {f"z/{name}": each for name, each in found.theory.items()}
-        arrays |= {"sign": found.signs, "score": found.scores, "z_ordinary": ordinary.z}
-        report = {"words": estimate.words, "classes": estimate.names, "missing": found.missing}
+        arrays |= {"times": direct.z.time, "z": direct.z, "top": direct.top}
+        arrays |= {f"z/{name}": each for name, each in direct.theory.items()}
+        arrays |= {"sign": direct.signs, "score": direct.scores, "z_ordinary": ordinary.z}
+        report = {"words": estimate.words, "classes": estimate.names, "missing": direct.missing}
         report["overlap"] = dataclasses.asdict(overlaps)
-        text = "\n".join(lines(estimate, overlaps, found, ordinary))
-        return sweeps.Picture(word_panels.draw(estimate, found), arrays, text, report=report)
+        text = "\n".join(lines(estimate, overlaps, direct, ordinary))
+        return sweeps.Picture(word_panels.draw(estimate, direct), arrays, text, report=report)
 
 
-def lines(estimate, overlaps, found, ordinary):
+def lines(estimate, overlaps, direct, ordinary):
     """The classes, whether the theory's assumptions hold, and how often each rule is right."""
     yield (
         f"{estimate.task.K} classes over {estimate.task.M} words, {estimate.coverage:.1%} of the "
@@ -89,7 +89,7 @@ def lines(estimate, overlaps, found, ordinary):
         f"beta < 0: {overlaps.negative:.0%}; words: {overlaps.distinct} distinct, "
         f"{overlaps.common} common, of which {overlaps.nearly_distinct} owned"
     )
-    for layer, fates in (("Y and Z", found), ("U, W_Q, W_K, W_V", ordinary)):
+    for layer, fates in (("Y and Z", direct), ("U, W_Q, W_K, W_V", ordinary)):
         loss, accuracy = (float(fates.run[name][-1]) for name in ("loss", "accuracy"))
         yield f"\ntraining of {layer}: loss {loss:.4g}, accuracy {accuracy:.3f}"
         ends = [
@@ -98,4 +98,4 @@ def lines(estimate, overlaps, found, ordinary):
         yield pd.DataFrame(ends, [words.TITLES[name] for name in fates.scores]).to_string(
             float_format="{:.3f}".format
         )
-    yield from (f"{name}: {reason}" for name, reason in found.missing.items())
+    yield from (f"{name}: {reason}" for name, reason in direct.missing.items())

@@ -74,7 +74,7 @@ def of_task(task: dynsim.Task) -> Family:
 
 def of_family(family: Family, seeds: int) -> dict[str, sweeps.Sweep]:
     """Training, and the exact flow and descent at infinite T and batch."""
-    rates = [rate * (1 - family.run.get("momentum", 0)) for rate in RATES]
+    rates = [rate * (1 - family.run.get("momentum", 0)) for rate in RATES]  # to effective ones
     values = zip(*(family.axes[name] for name in family.sizes), strict=True)
     points = [dict(zip(family.sizes, each, strict=True)) for each in values] or [{}]
     slowest = [sweeps.experiment(**{**family.run, **each, "eta_y": rates[0]}) for each in points]
@@ -90,7 +90,7 @@ def of_family(family: Family, seeds: int) -> dict[str, sweeps.Sweep]:
     infinite = {name: each for name, each in axes.items() if name not in ("batch", "length")}
     double = run.at({"dtype": "float64"})
     options: dict[str, Any] = {"record": ("speed",), "times": 60, "zip": groups}
-    found = {"simulation": sweeps.Sweep(run, {**axes, "seed": {"range": seeds}}, **options)}
+    plan = {"simulation": sweeps.Sweep(run, {**axes, "seed": {"range": seeds}}, **options)}
     for name, theory in peaks.exact(run).items():
-        found[name] = sweeps.Sweep(double, infinite, theory=theory, **options)
-    return found
+        plan[name] = sweeps.Sweep(double, infinite, theory=theory, **options)
+    return plan

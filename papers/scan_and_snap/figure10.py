@@ -103,9 +103,9 @@ class Figure10(sweeps.Figure):
 
 def at_products(entropy, products):
     """Entropy (rate, seed) at each product of rate and steps; NaN for rates that end before."""
-    products, found = np.asarray(products), []
+    products, curves = np.asarray(products), []
     for one in entropy:
         progress = (one.eta * one.time).values
         runs = [np.interp(products, progress, run) for run in one.values]
-        found.append(np.where(products <= progress[-1] * (1 + 1e-9), runs, np.nan))
-    return np.moveaxis(np.array(found), -1, 0)
+        curves.append(np.where(products <= progress[-1] * (1 + 1e-9), runs, np.nan))
+    return np.moveaxis(np.array(curves), -1, 0)

@@ -28,8 +28,8 @@ class Figure3(sweeps.Figure):
         t, rates = np.linspace(0, END, 701), np.array(RATES)
         with jax.enable_x64(True):
             options = {"c0": C0, "convention": "paper"}
-            B = odes.growth.bound(t[None], rates[:, None], ETA_Z, K, M, **options)
-            bounds = odes.growth.growth_factor_bounds(F, B)
+            B = odes.growth.bound(t[None], rates[:, None], ETA_Z, K, M, **options)  # Theorem 4
+            bounds = odes.growth.growth_factor_bounds(F, B)  # Theorem 3
             stages = odes.decoder.stages(rates, K, M)
         curves = {"lower": np.asarray(bounds.lower), "upper": np.asarray(bounds.upper)}
         times = {"t0_prime": np.asarray(stages.rise_end), "t0": np.asarray(stages.snap)}

@@ -111,6 +111,6 @@ def report(drawn):
         )
     known, theory = drawn["published"], drawn.get("spread")
     if theory is not None and (cells := int(known["mean"].count())):
-        allowed = np.maximum(3 * known["std"] / 10**0.5, 0.02 * known["mean"])
+        allowed = np.maximum(3 * known["std"] / 10**0.5, 0.02 * known["mean"])  # 10 seeds
         close = f"{int((abs(theory['mean'] - known['mean']) <= allowed).sum())} of {cells}"
         yield f"theory: within 3 standard errors or 2 % of the published mean in {close} cells"

@@ -27,9 +27,9 @@ class Figure8(sweeps.Figure):
         for (above, below), (M, rates) in zip(axes.T, RATES.items(), strict=True):
             s, eta_y = np.arange(VISITS[M] + 1), np.array(rates)
             with jax.enable_x64(True):
-                flow = np.asarray(odes.decoder.h(s[None], eta_y[:, None], M))
-                discrete = np.asarray(odes.decoder.h_star(eta_y, M, VISITS[M])).T
-            share = (discrete - flow) * M / (2 * eta_y[:, None])
+                flow = np.asarray(odes.decoder.h(s[None], eta_y[:, None], M))  # Lemma 6
+                discrete = np.asarray(odes.decoder.h_star(eta_y, M, VISITS[M])).T  # Lemma 5
+            share = (discrete - flow) * M / (2 * eta_y[:, None])  # Lemma 7
             for i, colour in enumerate(drawing.shades(len(rates))):
                 style = {"color": colour, "label": rf"$\eta_Y = {rates[i]:g}$"}
                 above.plot(s, M * flow[i], **style)

@@ -32,7 +32,7 @@ class Figure9(sweeps.Figure):
             t, eta_z = np.linspace(0, end, 501), np.array(RATES)
             rates = eta_z[:, None]
             with jax.enable_x64(True):
-                B = odes.growth.bound(t[None], nu * rates, rates, K, M, **options)
+                B = odes.growth.bound(t[None], nu * rates, rates, K, M, **options)  # Theorem 4
                 t0 = odes.decoder.stages(nu * eta_z, K, M).snap
                 level = odes.growth.bound_at_snap(K, M, nu, **options)
             curves = {"t": t, "B": B, "t0": t0, "B_at_t0": level}

@@ -29,7 +29,7 @@ def enumerated(task: dynsim.SequenceClasses, length: int) -> dynsim.Examples:
     """All count vectors of `length` - 1 tokens, of classes of three, weighted by probability."""
     vectors = np.indices((length, length)).reshape(2, -1).T
     vectors = np.c_[vectors, length - 1 - vectors.sum(1)]
-    vectors = vectors[vectors[:, 2] >= 0]
+    vectors = vectors[vectors[:, 2] >= 0]  # three counts that add up to T - 1
     parts = []
     for n, (row, prior) in enumerate(zip(task.probs, task.prior, strict=True)):
         probability = stats.multinomial.pmf(vectors, length - 1, np.asarray(row, float)[row > 0])
@@ -84,35 +84,35 @@ def errors(
     }
 
 
-def exponents(lengths: np.ndarray, found: Mapping[str, np.ndarray]) -> pd.DataFrame:
+def exponents(lengths: np.ndarray, error: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Powers of T of the errors of both theories, for T >= 64."""
-    far = lengths >= 64
-    x, found = np.log(lengths[far]), {name: found[name][far] for name in ("infinite", "finite")}
-    return pd.DataFrame({n: np.polyfit(x, np.log(y), 1)[0] for n, y in found.items()}, [*RECORD])
+    far = lengths >= 64  # where the leading power of 1/T dominates
+    x, error = np.log(lengths[far]), {name: error[name][far] for name in ("infinite", "finite")}
+    return pd.DataFrame({n: np.polyfit(x, np.log(y), 1)[0] for n, y in error.items()}, [*RECORD])
 
 
-def table(lengths: np.ndarray, found: Mapping[str, np.ndarray]) -> str:
+def table(lengths: np.ndarray, error: Mapping[str, np.ndarray]) -> str:
     """Errors and their uncertainty in %."""
-    names = pd.MultiIndex.from_product([found, RECORD])
-    return pd.DataFrame(100 * np.concatenate([*found.values()], 1), lengths, names).to_string(
+    names = pd.MultiIndex.from_product([error, RECORD])
+    return pd.DataFrame(100 * np.concatenate([*error.values()], 1), lengths, names).to_string(
         float_format="{:.3g}".format
     )
 
 
-def plot(lengths, found, ax):
+def plot(lengths, error, ax):
     """Relative errors over T, with the reference's uncertainty as bars, and lines of slope -1 and,
     for an exact reference, -2."""
-    exact = not found["reference"].any()
+    exact = not error["reference"].any()
     for place, name in enumerate(RECORD.values()):
-        unsure = None if exact else found["reference"][:, place]
+        unsure = None if exact else error["reference"][:, place]
         for fmt, kind, label in (
             ("o:", "infinite", "T infinite"),
             ("s-", "finite", "first order in 1/T"),
         ):
             style = {"fmt": fmt, "color": drawing.colour(place), "capsize": 2}
-            ax.errorbar(lengths, found[kind][:, place], unsure, label=f"{name}, {label}", **style)
+            ax.errorbar(lengths, error[kind][:, place], unsure, label=f"{name}, {label}", **style)
     for power, kind in ((1, "infinite"), (2, "finite"))[: 1 + exact]:
-        drawing.power(ax, lengths[-3], lengths[-1], 2 * found[kind][-1].max(), "T", power)
+        drawing.power(ax, lengths[-3], lengths[-1], 2 * error[kind][-1].max(), "T", power)
     ax.set(xscale="log", yscale="log")
     drawing.ticks(ax.xaxis, lengths[lengths > 1.3 * np.r_[1, lengths[:-1]]])
     drawing.finished(ax, xlabel="sequence length T", ylabel="relative error")

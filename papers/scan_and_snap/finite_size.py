@@ -50,27 +50,27 @@ class FiniteSize(sweeps.Figure):
 
     def by_rate(self):
         return {
-            name: {eta_z: make(eta_z) for eta_z in self.rates or usual}
-            for name, (make, usual) in RULES.items()
+            name: {eta_z: rule(eta_z) for eta_z in self.rates or usual}
+            for name, (rule, usual) in RULES.items()
             if name in (self.rules or RULES)
         }
 
     def sweeps(self):
-        found, record = {}, [name + end for end in ("", "_std") for name in noise.OBSERVABLES]
+        plan, record = {}, [name + end for end in ("", "_std") for name in noise.OBSERVABLES]
         for name, rules in self.by_rate().items():
             rule = next(iter(rules.values()))
             run = sweeps.experiment(rule=rule, steps=self.steps, length=self.length)
             axes = {"eta_z": [*rules], "batch": BATCHES}
             seeds = axes | {"seed": {"range": self.seeds}}
-            found[f"{name}/simulation"] = sweeps.Sweep(run, seeds, record=[*noise.OBSERVABLES])
+            plan[f"{name}/simulation"] = sweeps.Sweep(run, seeds, record=[*noise.OBSERVABLES])
             theory = "spread-squares" if name == "adam" else "spread"
-            found[f"{name}/spread"] = sweeps.Sweep(run, axes, theory, record)
-        return found
+            plan[f"{name}/spread"] = sweeps.Sweep(run, axes, theory, record)
+        return plan
 
     def draw(self, data):
         small, syn = finite_length.small_task(), dynsim.SynSmall().build()
         errors = finite_length.errors
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             "small": errors(
                 small,
                 dynsim.sgd(1.0, 1.0),
@@ -91,21 +91,21 @@ class FiniteSize(sweeps.Figure):
             size = {"steps": self.steps, "length": self.length, "draws": self.draws}
             built = {eta_z: rule.build() for eta_z, rule in rules.items()}
             second = noise.second_order(built, BATCHES, **size)
-            found[name] = noise.ratio(runs, first)
-            found[f"{name}/second"] = noise.ratio(runs, second)
-            found[f"{name}/mean"] = noise.distance(runs, {"first": first, "second": second})
+            results[name] = noise.ratio(runs, first)
+            results[f"{name}/second"] = noise.ratio(runs, second)
+            results[f"{name}/mean"] = noise.distance(runs, {"first": first, "second": second})
         figure, (axes,) = drawing.panels(1, 3, height=4.4)
-        finite_length.plot(LENGTHS, found["small"], axes[0])
-        finite_length.plot(SAMPLED_LENGTHS, found["syn-small"], axes[1])
-        noise.plot_ratios(found, [*self.by_rate()], axes[2])
+        finite_length.plot(LENGTHS, results["small"], axes[0])
+        finite_length.plot(SAMPLED_LENGTHS, results["syn-small"], axes[1])
+        noise.plot_ratios(results, [*self.by_rate()], axes[2])
         axes[0].set_title("three tokens per class, enumerated")
         axes[1].set_title("Syn-Small, sampled quadratures")
         # Legends go below the panels; within them they would hide marks.
         for ax in axes:
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
-        arrays = found | {"small/length": LENGTHS, "syn-small/length": SAMPLED_LENGTHS}
-        slopes = finite_length.exponents(LENGTHS, found["small"])
+        arrays = results | {"small/length": LENGTHS, "syn-small/length": SAMPLED_LENGTHS}
+        slopes = finite_length.exponents(LENGTHS, results["small"])
         text = [f"Powers of T of the error:\n{slopes}"]
-        text.append(f"Errors in %:\n{finite_length.table(SAMPLED_LENGTHS, found['syn-small'])}")
-        text += noise.tables(found, [*self.by_rate()])
+        text.append(f"Errors in %:\n{finite_length.table(SAMPLED_LENGTHS, results['syn-small'])}")
+        text += noise.tables(results, [*self.by_rate()])
         return sweeps.Picture(figure, arrays, "\n\n".join(text), report=slopes.to_dict())

@@ -53,8 +53,8 @@ def second_order(
                 error = variance.std(0, ddof=1) / GROUPS**0.5 / variance.mean(0) / 2
                 values[name] = np.asarray(run[name])[:, -1].mean(0)
                 values |= {name + "_std": variance.mean(0) ** 0.5, name + "_drawn": error}
-            found = {name: (["class"][: each.ndim], each) for name, each in values.items()}
-            rows.append(xr.Dataset(found).expand_dims(eta_z=[eta_z], batch=[batch]))
+            variables = {name: (["class"][: each.ndim], each) for name, each in values.items()}
+            rows.append(xr.Dataset(variables).expand_dims(eta_z=[eta_z], batch=[batch]))
     return xr.merge([xr.combine_by_coords(rows)])
 
 
@@ -65,32 +65,32 @@ def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
     def pooled(values: xr.DataArray) -> xr.DataArray:
         return values.mean("class") if "class" in values.dims else values
 
-    runs, theory, found = sweeps.valid(trained), sweeps.valid(theory), {}
+    runs, theory, ratios = sweeps.valid(trained), sweeps.valid(theory), {}
     for name in OBSERVABLES:
-        expected = pooled(theory[name + "_std"] ** 2)
-        found[name] = (expected / pooled(runs[name].var("seed", ddof=1))) ** 0.5
-        number = pooled(runs[name].notnull()).sum("seed")
+        expected = pooled(theory[name + "_std"] ** 2)  # variances add, not deviations
+        ratios[name] = (expected / pooled(runs[name].var("seed", ddof=1))) ** 0.5
+        number = pooled(runs[name].notnull()).sum("seed")  # of valid runs
         drawn = pooled(theory.get(name + "_drawn", xr.zeros_like(expected)))
-        found[name + "_error"] = found[name] * (1 / (2 * (number - 1)) + drawn**2) ** 0.5
-    return xr.Dataset(found)
+        ratios[name + "_error"] = ratios[name] * (1 / (2 * (number - 1)) + drawn**2) ** 0.5
+    return xr.Dataset(ratios)
 
 
 def distance(trained: xr.Dataset, theories: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Relative distance of each predicted mean loss from the runs' mean, and its standard error."""
     losses = sweeps.valid(trained)["loss"]
     mean = losses.mean("seed")
-    found = {name: sweeps.valid(theory)["loss"] / mean - 1 for name, theory in theories.items()}
+    distances = {name: sweeps.valid(theory)["loss"] / mean - 1 for name, theory in theories.items()}
     error = losses.std("seed", ddof=1) / losses.notnull().sum("seed") ** 0.5
-    return xr.Dataset({**found, "error": error / mean})
+    return xr.Dataset({**distances, "error": error / mean})
 
 
-def plot_ratios(found, rules, ax):
+def plot_ratios(results, rules, ax):
     """Predicted over measured standard deviations, with a mark for each rate and batch."""
     ax.axhline(1, color="k", lw=1)
     for end, style in (("", {"ms": 3}), ("/second", {"ms": 4, "mfc": "w"})):
         for column, rule in enumerate(rules):
             for row, name in enumerate(OBSERVABLES):
-                each = found[rule + end]
+                each = results[rule + end]
                 values, errors = each[name].values.ravel(), each[f"{name}_error"].values.ravel()
                 at = column + 0.2 * (row - 1.5) + np.linspace(-0.07, 0.07, values.size)
                 color = drawing.colour(row)
@@ -104,7 +104,7 @@ def plot_ratios(found, rules, ax):
     ax.grid(alpha=0.25, axis="y")
 
 
-def tables(found, rules):
+def tables(results, rules):
     """Ratios of standard deviations, and distances of mean losses, by rule, rate and batch."""
     for title, end, scale in (
         ("Predicted over measured standard deviation across seeds, first order in 1/B:", "", 1),
@@ -112,7 +112,7 @@ def tables(found, rules):
         ("Predicted from measured mean loss, and the error of the latter, in %:", "/mean", 100),
     ):
         frames = {
-            name: scale * found[name + end].drop_vars("time", errors="ignore").to_dataframe()
+            name: scale * results[name + end].drop_vars("time", errors="ignore").to_dataframe()
             for name in rules
         }
         table = pd.concat(frames, names=["rule"]).to_string(float_format="{:.3f}".format)

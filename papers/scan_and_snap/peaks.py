@@ -31,8 +31,8 @@ def stages(eta_y: Any, task: dynsim.SequenceClasses) -> dict[str, np.ndarray]:
     rates = np.asarray(eta_y, np.float64)[..., None]
     rates, inverse = np.broadcast_arrays(rates, 1 / np.asarray(task.prior, np.float64))
     with jax.enable_x64(True):
-        found = odes.decoder.stages(rates, inverse, task.M)
-        return {name: np.asarray(getattr(found, name)).mean(-1) for name in STAGES}
+        closed = odes.decoder.stages(rates, inverse, task.M)
+        return {name: np.asarray(getattr(closed, name)).mean(-1) for name in STAGES}
 
 
 def predicted(run: sweeps.Experiment) -> float:
@@ -55,7 +55,7 @@ def predicted_as_measured(run: sweeps.Experiment, times: int) -> float:
     steps = np.asarray(run.steps_recorded(times), np.float64)
     with jax.enable_x64(True):
         layer, rule = run.built
-        visits = steps[:, None] * np.asarray(layer.classes.prior, np.float64)
+        visits = steps[:, None] * np.asarray(layer.classes.prior, np.float64)  # s = P(n) t
         gamma = odes.decoder.gamma(visits, odes.effective_rates(rule)[0], layer.classes.M)
     return odes.predictions.peak_time(steps, np.asarray(gamma).mean(1))
 
@@ -65,11 +65,11 @@ def times_of(name, plan, data):
     measured by theory."""
     training = plan[f"{name}-simulation"]
     gamma = functools.partial(predicted_as_measured, times=training.times)
-    found = {"predicted": sweeps.evaluate(training, predicted)}
-    found["gamma"] = sweeps.evaluate(training, gamma)
+    closed = {"predicted": sweeps.evaluate(training, predicted)}
+    closed["gamma"] = sweeps.evaluate(training, gamma)
     theories = ("simulation", "symmetric", "symmetric-descent")
     runs = {theory: measured(sweeps.valid(data[f"{name}-{theory}"])) for theory in theories}
-    return xr.Dataset(found | runs)
+    return xr.Dataset(closed | runs)
 
 
 def deviation(times, theory):

@@ -46,7 +46,7 @@ class Figure11(sweeps.Figure):
                 for ratio, colour in zip(runs.ratio, drawing.shades(runs.ratio.size), strict=True):
                     style = {"color": colour, "label": f"{ratio:g}"}
                     drawing.band(ax, recall.threshold, runs.sel(ratio=ratio), style)
-                ax.axvline(1, color="grey", lw=0.8)
+                ax.axvline(1, color="grey", lw=0.8)  # uniform attention, 1/M
                 title = rf"{scan_and_snap.queries(number)}, $\eta_Z = {eta_z:g}$"
                 drawing.finished(ax, xscale="log", ylim=(0, 1.02), title=title)
         drawing.outer(axes, "threshold (units of 1/M)", "recall of distinct tokens")

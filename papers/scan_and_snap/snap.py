@@ -60,7 +60,7 @@ class Snap(sweeps.Figure):
         }
 
     def draw(self, data):
-        task, found, tables = (self.task or dynsim.SynSmall()).build(), {}, []
+        task, arrays, tables = (self.task or dynsim.SynSmall()).build(), {}, []
         figure, axes = drawing.panels(2, 3, height=3.6, sharey="row")
         for (above, below), control in zip(axes.T, CONTROLS, strict=True):
             title, symbol, final = PANELS[control]
@@ -72,7 +72,7 @@ class Snap(sweeps.Figure):
             plot_final(column, below)
             above.set_title(title)
             below.set(xlabel=f"${symbol}$", title=f"paper: final B {final}")
-            found |= {f"{control}/{theory}": each.variables for theory, each in column.items()}
+            arrays |= {f"{control}/{theory}": each.variables for theory, each in column.items()}
             tables += [controls.table(each, control, theory) for theory, each in column.items()]
         # Room for the legends below the curves.
         axes[1, 0].set_ylim(bottom=axes[1, 0].get_ylim()[0] / 6)
@@ -82,7 +82,7 @@ class Snap(sweeps.Figure):
         table = pd.concat(tables)
         text = table.to_string(index=False, float_format="{:.5g}".format)
         cells = table.map(lambda each: each if isinstance(each, str) else f"{each:.5g}")
-        return sweeps.Picture(figure, found, text, [[*cells], *cells.values.tolist()])
+        return sweeps.Picture(figure, arrays, text, [[*cells], *cells.values.tolist()])
 
 
 def plot_curves(trained, flow, symbol, ax):
@@ -108,7 +108,7 @@ def plot_final(column, ax):
     for (title, data, name), fmt, colour in zip(lines, ("o", "--", ":", "-"), colours, strict=True):
         final = controls.final(data, name)
         rate, mean, std = (each.values for each in (final.rate, final["mean"], final["std"]))
-        slope, _ = np.polyfit(np.log(rate), np.log(mean), 1)
+        slope, _ = np.polyfit(np.log(rate), np.log(mean), 1)  # exponent of the rate
         style = {"fmt": fmt, "color": colour, "label": f"{title}: slope ${slope:+.2f}$"}
         ax.errorbar(rate, mean, std if std.any() else None, capsize=2, **style)
     drawing.finished(ax, {}, xscale="log", yscale="log")

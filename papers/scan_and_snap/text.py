@@ -78,7 +78,7 @@ def measures(data, uniform):
     """
     mean = data.mean("seed").astype(float)
     start, end = mean.isel(time=0, drop=True), mean.isel(time=-1, drop=True)
-    found = {
+    columns = {
         "entropy_start": start.layer_entropy,
         "entropy": end.layer_entropy,
         "entropy_share": end.layer_entropy / uniform,
@@ -87,7 +87,7 @@ def measures(data, uniform):
         "change": end.layer_change,
         "change_share": end.layer_change / mean.layer_change[1:].max("time"),
     }
-    return xr.Dataset(found).to_dataframe().to_dict("records")
+    return xr.Dataset(columns).to_dataframe().to_dict("records")
 
 
 def prompt(model):

@@ -15,7 +15,7 @@ COLUMNS = 4
 COLOURS = ("trained logit, sign as by the plain criterion", "trained logit, opposite sign")
 
 
-def draw(estimate, found):
+def draw(estimate, fates):
     """A panel for each class, in rows by query, and the scores over time."""
     task = estimate.task
     served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
@@ -28,31 +28,31 @@ def draw(estimate, found):
     axes = above.subplots(len(rows), columns, squeeze=False)
     for row, panels in zip(rows, axes, strict=True):
         for n, ax in zip_longest(row, panels):
-            ax.set_axis_off() if n is None else plot_class(estimate, found, n, ax)
+            ax.set_axis_off() if n is None else plot_class(estimate, fates, n, ax)
     for ax in axes[-1]:
         ax.set_xlabel("attention logit $z$")
-    mesh = plot_scores(found, ax=(scores := below.subplots()))
+    mesh = plot_scores(fates, ax=(scores := below.subplots()))
     below.colorbar(mesh, ax=scores, label="share of correct signs", extend="min", pad=0.08)
     key: list[Any] = [
         Patch(color=drawing.colour(place), label=label) for place, label in enumerate(COLOURS)
     ]
-    if "eq10-start" in found.signs:
+    if "eq10-start" in fates.signs:
         key.append(drawing.key("sign by Eq. 10's criterion", color="0.4", marker=">", ls=""))
     above.legend(handles=key, loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def plot_class(estimate, found, n, ax):
+def plot_class(estimate, fates, n, ax):
     """Final trained logits of the top words of a class, the most frequent on top."""
-    tokens = np.flatnonzero(found.top[n])
+    tokens = np.flatnonzero(fates.top[n])
     tokens = tokens[np.argsort(-np.asarray(estimate.task.probs)[n, tokens], kind="stable")]
     end = {"time": -1, "class": n, "token": tokens}
-    z, y = found.z.isel(end), np.arange(len(tokens))
-    wrong = np.sign(z) != found.signs["flow-start"].isel(end)
+    z, y = fates.z.isel(end), np.arange(len(tokens))
+    wrong = np.sign(z) != fates.signs["flow-start"].isel(end)
     ax.barh(y, z, color=[drawing.colour(int(each)) for each in wrong])
     extent = 1.15 * max(float(abs(z).max()), 1e-12)
-    for sign, marker in ((1, ">"), (-1, "<")) if "eq10-start" in found.signs else ():
-        chosen = found.signs["eq10-start"].isel(end).values == sign
+    for sign, marker in ((1, ">"), (-1, "<")) if "eq10-start" in fates.signs else ():
+        chosen = fates.signs["eq10-start"].isel(end).values == sign
         ax.plot(np.full(chosen.sum(), sign * extent), y[chosen], marker, color="0.4", ms=4)
     ax.set_yticks(y, [estimate.words[token].replace("$", r"\$") for token in tokens])
     ax.set(xlim=(-1.1 * extent, 1.1 * extent), title=estimate.names[n].replace("$", r"\$"))
@@ -61,14 +61,14 @@ def plot_class(estimate, found, n, ax):
     ax.grid(alpha=0.25, axis="x")
 
 
-def plot_scores(found, ax):
+def plot_scores(fates, ax):
     """Share of correct signs over time, with a row for each rule and one for the majority sign;
     curves of perfect rules would coincide."""
-    spoken = {name: each for name, each in found.scores.items() if each.spoken > 0}
+    spoken = {name: each for name, each in fates.scores.items() if each.spoken > 0}
     base = next(each.base for each in spoken.values() if each.spoken == 1)
     shares = np.array([*(each.right for each in spoken.values()), base])
     # Cells of a logarithmic axis.
-    log = np.log(found.z.time.values)
+    log = np.log(fates.z.time.values)
     middle = (log[1:] + log[:-1]) / 2
     edges = np.exp([2 * log[0] - middle[0], *middle, 2 * log[-1] - middle[-1]])
     colours = {"cmap": "cividis", "vmin": 0.5, "vmax": 1, "rasterized": True}

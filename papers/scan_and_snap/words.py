@@ -51,7 +51,7 @@ def fates(
     """Train a layer on a task by full-batch descent, and score every criterion on the `top` tokens
     of each class."""
     times = dynsim.log_times(steps)
-    times = times[times >= 2]
+    times = times[times >= 2]  # z does not move in the first step
     options = {"steps": steps, "batch": math.inf, "record": ["z", "loss", "accuracy"]}
     options |= {"times": np.r_[0, times], "dtype": "float64"}
     run = dynsim.train(problem, rule, jax.random.key(0), **options)
@@ -72,7 +72,7 @@ def fates(
     signs |= {name: np.sign(each).astype(np.int8) for name, each in theory.items()}
     probs = xr.DataArray(np.asarray(task.probs), dims=dims[1:])
     rank = np.argsort(np.argsort(-probs.values, axis=1, kind="stable"), axis=1)
-    judged = (probs > 0) & (rank < top)
+    judged = (probs > 0) & (rank < top)  # of equally probable tokens, the first
     weight = probs * xr.DataArray(np.asarray(task.prior), dims="class")
     actual = (z > 0).astype(int) - (z < 0)
     scores = {name: score(actual, each, judged, weight) for name, each in signs.items()}
@@ -87,7 +87,7 @@ def criteria(task: dynsim.SequenceClasses, eq10: bool) -> dict[str, np.ndarray]:
     def of_query(mask: np.ndarray) -> np.ndarray:
         return ((rows[:, None] == rows).astype(int) @ mask) > 0
 
-    found = {
+    drifts = {
         name: 2.0 * of_query(dynsim.classes.owned(task, OWNED, local)) - 1
         for name, local in (("owned", False), ("owned-local", True))
     }
@@ -96,10 +96,10 @@ def criteria(task: dynsim.SequenceClasses, eq10: bool) -> dict[str, np.ndarray]:
             f = jnp.asarray(probs / np.linalg.norm(probs, axis=1, keepdims=True), float)
             prior = jnp.asarray(task.prior, float)
             drift = odes.eq10.drift(task.astype("float64"), f, prior, prior)
-        found["eq10-start"] = np.asarray(drift.Z)[rows]
-    found["flow-start"] = odes.predictions.drift_at_start(task)
+        drifts["eq10-start"] = np.asarray(drift.Z)[rows]  # of the query of each class
+    drifts["flow-start"] = odes.predictions.drift_at_start(task)
     present = of_query(probs > 0)
-    signs = {name: np.sign(each * present).astype(np.int8) for name, each in found.items()}
+    signs = {name: np.sign(each * present).astype(np.int8) for name, each in drifts.items()}
     return {"theorem-2": odes.predictions.sign_of_drift(task), **signs}
 
 
@@ -112,8 +112,8 @@ def score(
     spoken, pairs = judged & (predicted != 0), ("class", "token")
     right = (actual == predicted).astype(float).where(spoken)
     signs = xr.concat([(actual == sign).astype(float).where(spoken) for sign in (-1, 1)], "sign")
-    found = {"right": right.mean(pairs), "base": signs.mean(pairs).max("sign")}
-    found["weighted"] = right.weighted(weight).mean(pairs)
-    found["base_weighted"] = signs.weighted(weight).mean(pairs).max("sign")
-    found["spoken"] = spoken.sum() / judged.broadcast_like(spoken).sum()
-    return xr.Dataset({**found, "by_class": right.mean("token")})
+    shares = {"right": right.mean(pairs), "base": signs.mean(pairs).max("sign")}
+    shares["weighted"] = right.weighted(weight).mean(pairs)
+    shares["base_weighted"] = signs.weighted(weight).mean(pairs).max("sign")
+    shares["spoken"] = spoken.sum() / judged.broadcast_like(spoken).sum()
+    return xr.Dataset({**shares, "by_class": right.mean("token")})

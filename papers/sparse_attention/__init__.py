@@ -44,9 +44,9 @@ def law(lengths: dict[int, xr.DataArray]) -> tuple[float, float]:
     x = np.concatenate([d**0.5 * each.length for d, each in lengths.items()])
     y = np.concatenate([*lengths.values()])
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
-    slope = x @ y / (x @ x)
+    slope = x @ y / (x @ x)  # least squares through the origin
     left = ((y - slope * x) ** 2).sum() / ((y - y.mean()) ** 2).sum()
-    return float(slope), float(1 - left)
+    return float(slope), float(1 - left)  # R^2
 
 
 def exponent(steps: dict[str, xr.DataArray], name: str, axis: int) -> float:

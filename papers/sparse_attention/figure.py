@@ -38,23 +38,23 @@ class SparseAttention(sweeps.Figure):
         long = run.at({"steps": self.steps, "batch": math.inf})
         seeds, lengths = {"seed": {"range": self.seeds}}, {"length": LENGTHS}
         square = run.at({"length": 256, "d": 256, "steps": 8000})
-        wanted = {
+        plan = {
             "length/plain": (long, {**lengths, "d": SIZES}, "plain"),
             "length/simulation": (long, lengths, "simulation"),
             "wide/plain": (long.at({"d": 256}), {"length": LENGTHS[:-1]}, "plain"),
             "square/simulation": (square, seeds, "simulation"),
         }
         short = long.at({"length": 256, "steps": 4000})
-        wanted |= {f"copies/{theory}": (short, {"B": COPIES}, theory) for theory in THEORIES}
+        plan |= {f"copies/{theory}": (short, {"B": COPIES}, theory) for theory in THEORIES}
         for name, (rule, steps, flow, end) in RULES.items():
             sampled = run.at({"rule": rule, "steps": steps})
-            wanted[f"{name}/simulation"] = (sampled, seeds, "simulation")
+            plan[f"{name}/simulation"] = (sampled, seeds, "simulation")
             for T, d in LADDER:
                 point = sampled.at({"length": T, "d": d, "steps": end})
-                wanted[f"{name}/{T}-{d}"] = (point, {"p": [0.0]}, flow)
+                plan[f"{name}/{T}-{d}"] = (point, {"p": [0.0]}, flow)
         return {
             name: sweeps.Sweep(run, axes, theory, ("loss",), times=600)
-            for name, (run, axes, theory) in wanted.items()
+            for name, (run, axes, theory) in plan.items()
         }
 
     def draw(self, data):
@@ -65,7 +65,7 @@ class SparseAttention(sweeps.Figure):
 
         flows = sparse_attention.flows(steps)
         trained, square = steps["length/simulation"], steps["square/simulation"]
-        sizes.plot(8 * trained.length, trained, label="descent, d = 64", **points)
+        sizes.plot(8 * trained.length, trained, label="descent, d = 64", **points)  # sqrt(d) = 8
         for marker, (d, flow) in zip("x+1", flows.items(), strict=True):
             sizes.plot(d**0.5 * flow.length, flow, "k" + marker, label=f"flow, d = {d}")
         style = {"fmt": "s", "color": drawing.colour(1), "ms": 5}

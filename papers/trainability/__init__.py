@@ -79,7 +79,7 @@ class Trainability(sweeps.Figure):
         eps, cells = np.array([(each.eps, len(each.boundary)) for each in levels]).T
         text = f"no boundary: {'every' if levels[0].region.all() else 'no'} run trained"
         if cells[0]:
-            fit: Any = stats.linregress(-np.log(eps[1:]), np.log(cells[1:]))
+            fit: Any = stats.linregress(-np.log(eps[1:]), np.log(cells[1:]))  # N = C eps^-slope
             text = f"box-counting slope {fit.slope:.2f} ± {fit.stderr:.2f}"
         arrays = {"eps": eps, "N": cells.astype(int), "fit": np.array([1, self.levels])}
         arrays["dimension"] = np.array([fit.slope, fit.stderr] if fit else [np.nan] * 2)
@@ -96,13 +96,13 @@ class Trainability(sweeps.Figure):
         left.set_title(f"{text} (levels 1 to {self.levels})" if fit else text)
         trained = np.zeros((CELLS + 1, CELLS + 1), bool)
         trained[tuple(np.rint(levels[0].places * CELLS).astype(int).T)] = levels[0].region == 1
-        said, axes = [text], dict(reversed(self.axes(CELLS).items()))
+        report, axes = [text], dict(reversed(self.axes(CELLS).items()))
         lines = sweeps.diagrams.edges(self.run, axes, self.out) if self.edge else []
         for line in picture.lines(left, lines):
             right = 100 * ((line.values.values < 0) == trained).mean()
-            said.append(
+            report.append(
                 f"line {line.name}: {right:.1f} % of the coarse grid trained below it or did not "
                 f"beyond it (trained at all: {100 * trained.mean():.1f} %)"
             )
         arrays["line"] = {line.name: line.values.values for line in lines}
-        return sweeps.Picture(figure, arrays, "\n".join(said))
+        return sweeps.Picture(figure, arrays, "\n".join(report))

@@ -38,12 +38,12 @@ class FigureTwoStage(sweeps.Figure):
         return {"preset": self.run, "joint": sweeps.experiment("two_stage-joint"), **controls}
 
     def sweeps(self):
-        found = {}
+        plan = {}
         for name, run in self.experiments().items():
             seeds = self.control_seeds if name in panels.CONTROLS else self.seeds
-            found[name] = two_stage.training(run, seeds, self.times)
-            found[f"ode/{name}"] = two_stage.ode(run, self.times)
-        return found
+            plan[name] = two_stage.training(run, seeds, self.times)
+            plan[f"ode/{name}"] = two_stage.ode(run, self.times)
+        return plan
 
     def draw(self, data):
         experiments = self.experiments()

@@ -63,7 +63,7 @@ class TwoStageFinite(sweeps.Figure):
                 closed.append(two_stage.thresholds.gradient_variance(state, task))
         measured, closed = np.array(measured), np.array(closed)
         arrays = {**errors, "length": self.LENGTHS, "variance": measured, "closed_form": closed}
-        noise = float(self.run.batch * stages.noise**2)
+        noise = float(self.run.batch * stages.noise**2)  # B tau_xi^2
         table = pd.DataFrame(measured.T, ENTRIES, self.MOMENTS)
         known = pd.DataFrame(closed.T, ["a, closed form", "b, closed form"], self.MOMENTS)
         lines = [

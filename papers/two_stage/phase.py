@@ -68,8 +68,8 @@ class TwoStagePhase(sweeps.Figure):
         ends = {"infinite_time": math.inf, "finite_time": self.eta_time}
         line = odes.two_stage.thresholds.finite_time_boundary
         with jax.enable_x64(True):
-            found = {name: np.asarray(line(task, decay, end, r)) for name, end in ends.items()}
-        return {"r": r, **found}
+            boundaries = {name: np.asarray(line(task, decay, end, r)) for name, end in ends.items()}
+        return {"r": r, **boundaries}
 
     def draw(self, data):
         theory = sweeps.valid(data["ode"]).auc_Q.transpose("tau", "r")

@@ -20,17 +20,19 @@ from odes.batch_noise import THEORY as NOISE
 from odes.batch_noise import size_of
 from odes.theory import AnyTheory
 from sweeps import output
-from sweeps.commands import strain
+from sweeps.commands.breakdown import MOST_WEIGHTS
+from sweeps.commands.breakdown.noise import GROUPED, noise_rows
+from sweeps.commands.breakdown.steps import against_descent
 from sweeps.runner.progress import quiet, say
 from sweeps.systems import registry
 from sweeps.systems.base import Prediction, Row
-from sweeps.systems.experiment import Experiment, made
+from sweeps.systems.experiment import Experiment, as_experiment
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-LOSSES = 256
+LOSS_TIMES = 256
 """Number of recorded times of the loss, which is interpolated between them."""
 
 
@@ -86,10 +88,10 @@ class Explanation:
 
     def __getitem__(self, quantity: str) -> Row:
         """Return the row of a quantity."""
-        found = {row.quantity: row for row in self.rows}
-        if quantity not in found:
-            raise KeyError(f"{quantity!r} is not in the table; it has: {', '.join(found)}")
-        return found[quantity]
+        rows = {row.quantity: row for row in self.rows}
+        if quantity not in rows:
+            raise KeyError(f"{quantity!r} is not in the table; it has: {', '.join(rows)}")
+        return rows[quantity]
 
     @property
     def strained(self) -> tuple[str, ...]:
@@ -111,7 +113,8 @@ class Explanation:
         return xr.Dataset(loss | table, {"time": self.course["time"], "quantity": quantities})
 
     def plot(self) -> "Figure":
-        """Draw the predicted loss over time, within its error, and when it has fallen by parts."""
+        """Draw the predicted loss over time, within its error, and the steps at which parts of its
+        decrease are reached."""
         from sweeps.output import drawing
 
         figure, ((ax,),) = drawing.panels(1, 1, width=5, height=3.4)
@@ -127,7 +130,7 @@ class Explanation:
         return figure
 
     def __repr__(self) -> str:
-        end = " ".join(shown(self.rows[1])).strip()
+        end = " ".join(format_row(self.rows[1])).strip()
         return f"<Explanation of {self.about}: {self.rows[1].quantity} {end} (with its error)>"
 
     def __str__(self) -> str:
@@ -137,8 +140,8 @@ class Explanation:
         parts["theories that do not apply:"] = self.refused
         for heading, theories in parts.items():
             if theories:
-                each = (f"  {name:<20}{said}" for name, said in theories.items())
-                lines += [heading, *each, ""]
+                listed = (f"  {name:<20}{text}" for name, text in theories.items())
+                lines += [heading, *listed, ""]
         lines += [f"theory: {self.theory} ({self.status})"]
         if self.compared:
             lines += [f"linear noise: compared with {self.compared}"]
@@ -146,7 +149,7 @@ class Explanation:
         for row in self.rows:
             at = "" if math.isnan(row.worst) else f"{row.worst:.5g}"
             assumption = re.split(" \\(|: ", row.strained)[0]
-            table.append((row.quantity, *shown(row), assumption, at))
+            table.append((row.quantity, *format_row(row), assumption, at))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         aligned = zip("<>><>", widths, strict=True)
         form = "  ".join(f"{{:{side}{width}}}" for side, width in aligned)
@@ -155,7 +158,7 @@ class Explanation:
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
 
 
-def shown(row: Row) -> tuple[str, str]:
+def format_row(row: Row) -> tuple[str, str]:
     """Return the prediction, with the digits that its error leaves, and the error."""
     value, error = row.prediction, row.error
     if isinstance(value, str):
@@ -174,15 +177,16 @@ def shown(row: Row) -> tuple[str, str]:
 def run(config: Explain) -> None:
     """Predict and print."""
     config.run.check(rounded=False)
-    found = _explained(config.run)
+    explanation = _explain(config.run)
     if config.json:
-        rows = [row._asdict() for row in found.rows]
-        table = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
-        table |= {"rows": rows, "strained": found.strained}
+        fields = dataclasses.fields(explanation)
+        table = {field.name: getattr(explanation, field.name) for field in fields}
+        table["rows"] = [row._asdict() for row in explanation.rows]
+        table["strained"] = explanation.strained
         del table["course"]
         print(json.dumps(output.as_json(table), indent=2))
     else:
-        print(found)
+        print(explanation)
 
 
 def explain(run: Any = "yz", rule: Any = None, /, **settings: Any) -> Explanation:
@@ -204,54 +208,53 @@ def explain(run: Any = "yz", rule: Any = None, /, **settings: Any) -> Explanatio
     Example:
         >>> found = sweeps.explain("yz", eta_y=1.0, eta_z=0.1, steps=50)
     """
-    asked = made(run, rule, **settings)
-    asked.check(rounded=False)
+    experiment = as_experiment(run, rule, **settings)
+    experiment.check(rounded=False)
     with quiet():
-        return _explained(asked)
+        return _explain(experiment)
 
 
-def _explained(run: Experiment) -> Explanation:
+def _explain(run: Experiment) -> Explanation:
     with precision("float64"):
         # The theory: the system's own prediction, or the first theory of the loss.
-        system, theories, refused = registry.system_of(run), {}, {}
+        system, theories, reasons = registry.system_of(run), {}, {}
         if system.predict is not None:
             predicted = system.predict(run)
         else:
-            theories, refused = registry.applicable(run)
+            theories, reasons = registry.applicable(run)
             say("compiling, or loading what is kept: a theory, and training to compare it with")
-            predicted = _solved(run, theories)
+            predicted = _solve(run, theories)
 
         # Linear noise against short trainings. Without a population loss, it also has a mean.
         training = predicted.training if predicted else run.training()
         problem, rule, steps = training.problem, training.rule, training.steps
-        known = isinstance(problem, Problem)
+        has_loss = isinstance(problem, Problem)
         key = lambda: jax.random.fold_in(jax.random.key(0), run.seed)  # noqa: E731  (takes 0.2 s)
         noise, compared, mean = [], "", None
-        if known and steps and not NOISE.why_not(problem, rule, training.batch, steps):
+        if has_loss and steps and not NOISE.why_not(problem, rule, training.batch, steps):
             batch = int(training.batch)
-            noise, compared, mean = strain.noise(problem, rule, key(), steps, batch)
+            noise, compared, mean = noise_rows(problem, rule, key(), steps, batch)
         if predicted is None:
             if mean is None:
-                reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
-                raise ValueError(f"{run.about}: {'; '.join(reasons)}")
+                unique = dict.fromkeys(("no theory describes its loss", *reasons.values()))
+                raise ValueError(f"{run.about}: {'; '.join(unique)}")
             predicted = Prediction(NOISE.title, training, mean, has_limit=False)
         # In NumPy: JAX would compile each operation on its own.
         theory, solved = predicted.theory, jax.device_get(predicted.solved)
         predicted = predicted._replace(solved=solved)
+        times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
 
         # Descent, up to the edge of stability. Of an exact theory only the edge is new.
-        apart, descent = None, []
-        limit = known and steps and predicted.has_limit and has_population(problem)
-        if limit and (not predicted.exact or size_of(problem) <= strain.LARGEST):
-            curve = np.asarray(solved.times), np.asarray(solved["loss"])
-            apart, descent = strain.against_descent(problem, rule, key(), theory, *curve)
+        step_error, descent = None, []
+        limit = has_loss and steps and predicted.has_limit and has_population(problem)
+        if limit and (not predicted.exact or size_of(problem) <= MOST_WEIGHTS):
+            step_error, descent = against_descent(problem, rule, key(), theory, times, loss)
 
-        # The loss, and when it falls.
-        times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
+        # The loss, and when it decreases.
         unknown = np.where((times == 0) | predicted.exact, 0.0, math.nan)
         error = np.asarray((solved.mean_error or {}).get("loss", unknown))
         course = {"time": times, "loss": loss, "loss_error": error}
-        rows = _of_loss(predicted, error, apart)
+        rows = _loss_rows(predicted, error, step_error)
         rows[1] = descent.pop(0) if descent else rows[1]
         if (last := solved.times[-1]) < (steps or last):
             rows[1] = rows[1]._replace(quantity=f"loss at step {last:g}")
@@ -259,7 +262,7 @@ def _explained(run: Experiment) -> Explanation:
             bad, ended = int(solved.first_bad_step), f"its solve ends {status.name}"
             sentence = f"{theory}: {ended}; it has no prediction from step {bad} on"
             rows[1] = rows[1]._replace(strained=sentence, worst=float(bad))
-        jumps = {float(jump) for each in _changing(rule) for jump in each.jumps()}
+        jumps = {float(jump) for schedule in _changing(rule) for jump in schedule.jumps()}
         if changes := sorted(jump for jump in jumps if 0 < jump < (steps or last)):
             listed = ", ".join(f"{step:g}" for step in changes)
             rows.append(Row("the rate has kinks or jumps at step", listed))
@@ -268,33 +271,35 @@ def _explained(run: Experiment) -> Explanation:
         rows += [*descent, *noise, *system.rows(run, predicted)]
     about = f"{run.about}: {predicted.sizes}" if predicted.sizes else run.about
     about = " ".join(f"{about}, {run.rule}, {steps or last:g} steps".split())
-    titles = {name: each.title or name for name, each in theories.items()}
-    return Explanation(about, theory, status.name, course, tuple(rows), titles, refused, compared)
+    titles = {name: theory.title or name for name, theory in theories.items()}
+    rows = tuple(rows)
+    return Explanation(about, theory, status.name, course, rows, titles, reasons, compared)
 
 
-def _solved(run: Experiment, theories: Mapping[str, AnyTheory]) -> Prediction | None:
+def _solve(run: Experiment, theories: Mapping[str, AnyTheory]) -> Prediction | None:
     """Solve the first of the theories that predicts the loss, if there is any."""
     from sweeps.runner.run import run as run_sweep
     from sweeps.runner.spec import Sweep
 
     training = run.training()
     problem, rule, steps = training.problem, training.rule, training.steps
-    predicting = (n for n, each in theories.items() if "loss" in each.observables(problem).names())
-    if (name := next(predicting, None)) is None:
+    names = (n for n, theory in theories.items() if "loss" in theory.observables(problem).names())
+    if (name := next(names, None)) is None:
         return None
-    times: Any = LOSSES
+    record_at: int | tuple[int, ...] = LOSS_TIMES
     if steps is not None and (changing := _changing(rule)):
         # Also where the weights move: a pulse is shorter than the times between others.
-        sums = [np.asarray(each.flow_time(np.arange(steps + 1))) for each in changing]
-        moved = [np.searchsorted(u, np.linspace(0, u[-1], LOSSES // 2)) for u in sums]
-        times = tuple(np.unique([*log_times(steps, LOSSES), *np.ravel(moved)]).tolist())
-    found = run_sweep(Sweep(run, {"seed": [run.seed]}, name, ("loss",), times)).load().isel(seed=0)
+        sums = [np.asarray(schedule.flow_time(np.arange(steps + 1))) for schedule in changing]
+        moving = [np.searchsorted(u, np.linspace(0, u[-1], LOSS_TIMES // 2)) for u in sums]
+        record_at = tuple(np.unique([*log_times(steps, LOSS_TIMES), *np.ravel(moving)]).tolist())
+    sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), record_at)
+    dataset = run_sweep(sweep).load().isel(seed=0)
     times, loss, status, bad = (
-        found[n].values for n in ("time", "loss", "status", "first_bad_step")
+        dataset[n].values for n in ("time", "loss", "status", "first_bad_step")
     )
     # Equations of the problem's own may hold at any rate and batch: their assumptions say so.
-    own = (each for each in problem.theories() if each.name == name and "batch" in each.needs)
-    limit = all("eta ->" in each.assumes or "batch ->" in each.assumes for each in own)
+    own = (t for t in problem.theories() if t.name == name and "batch" in t.needs)
+    limit = all("eta ->" in theory.assumes or "batch ->" in theory.assumes for theory in own)
     solved = Trajectory(times, {"loss": np.asarray(loss, np.float64)}, None, status, bad)
     return Prediction(theories[name].title or name, training, solved, has_limit=limit)
 
@@ -303,39 +308,41 @@ def _changing(rule: Rule) -> list[Schedule]:
     return [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
 
 
-def _of_loss(
-    predicted: Prediction, error: np.ndarray, apart: Callable[[float], float] | None
+def _loss_rows(
+    predicted: Prediction, error: np.ndarray, step_error: Callable[[float], float] | None
 ) -> list[Row]:
-    """Return rows of the loss at both ends, and of the steps at which it has fallen by parts of its
-    decrease; `apart` returns by how much descent reaches a level at another step."""
+    """Return rows of the loss at both ends, and of the steps at which parts of its decrease are
+    reached; `step_error` returns by how much descent reaches a level at another step."""
     solved = predicted.solved
     times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
-    groups = np.asarray(solved.observables.get(strain.GROUPED, np.zeros((len(times), 0))))
+    groups = np.asarray(solved.observables.get(GROUPED, np.zeros((len(times), 0))))
 
-    def sampled(statistic: Callable[[np.ndarray], float]) -> float:
-        each = [statistic(group) for group in groups.T]
-        return float(np.std(each, ddof=1) / len(each) ** 0.5) if each else 0.0
+    def sampling_error(statistic: Callable[[np.ndarray], float]) -> float:
+        # The standard error of a mean over groups of examples.
+        values = [statistic(group) for group in groups.T]
+        return float(np.std(values, ddof=1) / len(values) ** 0.5) if values else 0.0
 
     rows = []
     for name, i in (("start", 0), ("end", -1)):
-        unsure = math.hypot(error[i], sampled(lambda loss, i=i: loss[i]))
+        unsure = math.hypot(error[i], sampling_error(lambda loss, i=i: loss[i]))
         rows.append(Row(f"loss at the {name}", float(loss[i]), unsure))
     for label, share in (("half", 0.5), ("90 %", 0.9)):
 
-        def fallen(loss: np.ndarray, times: np.ndarray = times, share: float = share) -> float:
+        def crossing(loss: np.ndarray, times: np.ndarray = times, share: float = share) -> float:
             return float(crossings(times, loss, loss[0] - share * (loss[0] - loss[-1])))
 
         step, unsure = math.nan, math.nan
         if loss[-1] < loss[0]:
-            step = fallen(loss)
+            step = crossing(loss)
+            # An error of the loss moves the step by its ratio to the slope there.
             i = int(np.searchsorted(times, step).clip(1))
             slope = (loss[i] - loss[i - 1]) / (times[i] - times[i - 1])
             shift = math.hypot(np.interp(step, times, error), share * error[-1]) / abs(slope)
-            if apart:
-                shift = apart(float(loss[0] - share * (loss[0] - loss[-1])))
+            if step_error:
+                shift = step_error(float(loss[0] - share * (loss[0] - loss[-1])))
             # Linear interpolation is off by a third of its change with every other time.
             other = np.r_[0 : len(times) - 1 : 2, len(times) - 1]
-            between = (fallen(loss[other], times[other]) - step) / 3
-            unsure = math.hypot(shift, between, sampled(fallen))
+            between = (crossing(loss[other], times[other]) - step) / 3
+            unsure = math.hypot(shift, between, sampling_error(crossing))
         rows.append(Row(f"{label} of the decrease by step", step, unsure))
     return rows

@@ -16,25 +16,25 @@ from typing import Any, NamedTuple, NoReturn
 from sweeps.commands.table import (
     COMMANDS,
     OF_PROBLEM,
-    RUN,
-    Offer,
+    RUN_FIELD,
+    CommandOptions,
     Run,
     file_name,
     group,
-    summary,
+    summary_of,
 )
-from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
+from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, must_be, normalise
 from sweeps.language.grammar import Pairs
 from sweeps.lines import assignments, to_stderr
 from sweeps.systems import kinds
 
 HELP = ("-h", "--help")
-ALL = "all"
+ALL_OPTIONS = "all"
 """The word after --help for all options."""
 AT_ONCE = ("compare", "explain", "phase")
 """Commands that say what they do before they import JAX: they compile for seconds before they have
 progress to show."""
-NAMES = {
+NAME_OPTIONS = {
     "theories": ("best",),
     "Compare.theories": ("best", "all"),
     "theory": (),
@@ -60,9 +60,9 @@ NEEDS = {
 }
 """Options, by class of the command, that have no effect unless another one is given, one of several
 is given, or one is omitted."""
-NUMBERED = re.compile(r"sharpness_\d+")
+EIGENVALUE = re.compile(r"sharpness_\d+")
 """Names of individual sharpness eigenvalues."""
-FINITE = "-finite-t"
+FINITE_T = "-finite-t"
 """Suffix of the names of finite-T theories."""
 USAGE = """usage: {prog} [-h] [--version] COMMAND [OPTIONS]
 
@@ -75,22 +75,22 @@ options:
 commands (`{prog} COMMAND --help` lists the options of each):"""
 
 
-class Asked(NamedTuple):
+class ParsedCommand(NamedTuple):
     """A parsed command line.
 
     Attributes:
         name: name of the command.
-        settings: settings of the command.
+        settings: an instance of the class of its settings.
         run: function that runs them.
-        offer: the options of the command.
-        given: the options and run settings that were given, in text form.
+        options: the options of the command.
+        table: the options and run settings on the line, with defaults, in text form.
     """
 
     name: str
     settings: Any
     run: Run
-    offer: Offer
-    given: Mapping[str, Any]
+    options: CommandOptions
+    table: Mapping[str, Any]
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -101,278 +101,266 @@ class Asked(NamedTuple):
             ValueError: if the suffix of the output file contradicts the requested format.
         """
         with contextlib.ExitStack() as stack:
-            if self.offer.command.draws:
+            if self.options.command.draws:
                 from sweeps.output import drawing
 
-                style, asked = self.given.get("style"), self.given.get("format")
-                named = Path(self.settings.out).suffix[1:]
-                if asked and named in drawing.FORMATS and named not in (asked, drawing.FORMATS[0]):
+                style, form = self.table.get("style"), self.table.get("format")
+                suffix = Path(self.settings.out).suffix[1:]
+                # The first format is that of default names, which another one may replace.
+                others = {*drawing.FORMATS} - {form, drawing.FORMATS[0]}
+                if form and suffix in others:
                     raise ValueError(
-                        f"format = {asked!r}: out = {self.settings.out} has another suffix"
+                        f"format = {form!r}: out = {self.settings.out} has another suffix"
                     )
-                stack.enter_context(drawing.style(style, asked))
-            if self.given.get("quiet"):
+                stack.enter_context(drawing.style(style, form))
+            if self.table.get("quiet"):
                 from sweeps.runner import progress
 
                 stack.enter_context(progress.quiet())
             yield
 
 
-def understood(words: Sequence[str], places: bool = True) -> Asked:
-    """Parse the words after `dynsim`. Raises `SystemExit` after printing help or an error. `places`
-    also checks that the sweep or file to read exists."""
+def parse_command(words: Sequence[str], check_paths: bool = True) -> ParsedCommand:
+    """Parse the words after `dynsim`. Raises `SystemExit` after printing help or an error.
+    `check_paths` also checks that the sweep or file to read exists."""
     if not words or words[0].startswith("-"):
-        _help(COMMANDS, "", words)
+        _print_help(COMMANDS, "", words)
     try:
-        name, problem, options = find(words)
+        name, problem, words = split_command(words)
         if name not in COMMANDS and group(name):
-            _help([each for each in COMMANDS if each.startswith(f"{name} ")], name, options)
-        parts = [part for option in options for part in option.split("=", 1)]
+            _print_help([word for word in COMMANDS if word.startswith(f"{name} ")], name, words)
+        # Defaults depend on the problem, which may also be an option.
+        parts = [part for word in words for part in word.split("=", 1)]
         at = parts.index("--problem") + 1 if "--problem" in parts[:-1] else 0
-        offer = Offer.of(name, parts[at] if at else problem)
-        run = [("problem", problem)] if problem else []
-        if {*HELP} & {*options}:
-            print(page(offer, name, options, run))
+        options = CommandOptions.of(name, parts[at] if at else problem)
+        pairs: Pairs = [("problem", problem)] if problem else []
+        if {*HELP} & {*words}:
+            print(help_page(options, name, words, pairs))
             raise SystemExit(0)
-        given = parse(offer, options, run)
-        if problem and offer.recorded:
+        table = parse_options(options, words, pairs)
+        if problem and options.recorded:
             # Results for another problem get a folder of their own.
-            given.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
-        if places:
-            _check_places(offer, given)
-        if places and name in AT_ONCE and not given.get("quiet"):
-            # Printed first, as the imports of a command take seconds.
-            to_stderr(f"{name}: {summary(name)}")
-        settings, run_command = _made(offer, given)
+            table.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
+        # Errors of files come first, as the imports of a command take seconds.
+        if check_paths and options.command.reads:
+            paths: Any = table.get(options.positional[0], [])
+            overrides: Any = table.get("set", [])
+            for path in [paths] if isinstance(paths, str) else paths:
+                if options.command.reads == "file":
+                    from sweeps import recipes
+
+                    recipes.check(kinds.language(), path, overrides)
+                elif "://" not in path and not os.path.lexists(path):
+                    raise ValueError(f"{path}: no such sweep")
+        if check_paths and name in AT_ONCE and not table.get("quiet"):
+            to_stderr(f"{name}: {summary_of(name)}")
+        # The module of the command is imported here, and JAX with most of them.
+        cls, run = options.command.load()
+        from sweeps.language.tree import build, to_object
+
+        fields = {n: field for n, field in options.kind.fields.items() if n in table}
+        settings = {n: to_object(options.language, f, table[n], (n,)) for n, f in fields.items()}
+        if options.has_run:
+            settings[RUN_FIELD] = build(kinds.language(), options.run_of(table))
+        config = cls(**settings)
     except ValueError as error:
         to_stderr(f"dynsim: {error}")
         raise SystemExit(2) from None
-    return Asked(f"{name} {problem}".strip(), settings, run_command, offer, given)
+    return ParsedCommand(f"{name} {problem}".strip(), config, run, options, table)
 
 
-def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return the name of the command or group that `words` begin with, the word of a problem if one
-    is given, and the remaining words.
+def split_command(words: Sequence[str]) -> tuple[str, str, list[str]]:
+    """Return the name of the command or group that `words` begin with, the word of a problem if
+    there is one, and the remaining words.
 
     Raises:
         ValueError: for an unknown name; the message lists the known ones.
     """
-    firsts, left = list(dict.fromkeys(name.split()[0] for name in COMMANDS)), list(words)
-    name = _choose("command", left.pop(0), firsts, near=COMMANDS)
-    if group(name) and _begins(left):
-        name = f"{name} {_choose(name, left.pop(0), group(name))}"
-    problem = left.pop(0) if name in OF_PROBLEM and _begins(left) else ""
-    return name, problem, left
+
+    def choose(what: str, names: Collection[str], near: Collection[str]) -> str:
+        word = left.pop(0)
+        if (name := word.replace("-", "_")) in names:
+            return name
+        raise ValueError(f"{what} {word!r}: {must_be(word, near, ', '.join(names))}")
+
+    left = list(words)
+    firsts = list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+    name = choose("command", firsts, COMMANDS)
+    # What begins with a dash is an option.
+    if (seconds := group(name)) and left and left[0][:1] not in ("", "-"):
+        name = f"{name} {choose(name, seconds, seconds)}"
+    is_problem = name in OF_PROBLEM and left and left[0][:1] not in ("", "-")
+    return name, left.pop(0) if is_problem else "", left
 
 
-def _begins(words: Sequence[str]) -> bool:
-    """Return whether the next word is not an option."""
-    return bool(words) and words[0][:1] not in ("", "-")
-
-
-def _choose(what: str, given: str, names: Collection[str], near: Collection[str] = ()) -> str:
-    word = given.replace("-", "_")
-    if word not in names:
-        reason = must_be(given, near or names, ", ".join(names))
-        raise ValueError(f"{what} {given!r}: {reason}")
-    return word
-
-
-def _help(names: Collection[str], first: str, options: Sequence[str]) -> NoReturn:
-    """Handle options without a command; without any, print help."""
+def _print_help(names: Collection[str], first: str, words: Sequence[str]) -> NoReturn:
     prog = f"dynsim {first}".strip()
-    unknown = [option for option in options if option not in (*HELP, "--version")]
-    helped = not options or {*HELP} & {*options}
-    if unknown and not helped:
+    # Without any words, help is printed as an error.
+    is_help = not words or {*HELP} & {*words}
+    unknown = [word for word in words if word not in (*HELP, "--version")]
+    if unknown and not is_help:
         to_stderr(f"{prog}: has no option {unknown[0]}; its options are --help, --version")
         raise SystemExit(2)
-    if helped:
-        shown = {n: n.removeprefix(f"{first} ") + " [PROBLEM]" * (n in OF_PROBLEM) for n in names}
-        width = max(map(len, shown.values()))
-        lines = [f"  {each:<{width}}  {summary(name)}" for name, each in shown.items()]
+    if is_help:
+        usage = {n: n.removeprefix(f"{first} ") + " [PROBLEM]" * (n in OF_PROBLEM) for n in names}
+        width = max(map(len, usage.values()))
+        lines = [f"  {text:<{width}}  {summary_of(name)}" for name, text in usage.items()]
         print("\n".join([USAGE.format(prog=prog), *lines]))
     else:
         print(f"dynsim {importlib.metadata.version('dynsim')}")
-    raise SystemExit(0 if options else 2)
+    raise SystemExit(0 if words else 2)
 
 
-def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
+def parse_options(options: CommandOptions, words: Sequence[str], pairs: Pairs) -> Table:
     """Parse the options and run settings, and add the defaults of the command.
 
     Args:
-        offer: the options of the command.
+        options: the options of the command.
         words: the words after its name.
-        given: run settings that are already given.
+        pairs: run settings that the name of the command has set.
 
     Raises:
         ValueError: for an unknown option or setting, with a suggestion, or for an invalid value.
     """
-    given = [*given, *read(offer, words)]
-    known = offer.chosen([pair for pair in given if pair[1] is not MISSING])
-    for option in [option for option, value in given if value is MISSING]:
-        field = offer.language.resolve(known, option).field
+    pairs = [*pairs, *split_options(options, words)]
+    # A switch needs no value. Which settings are switches depends on those with a value.
+    with_value = options.with_defaults([pair for pair in pairs if pair[1] is not MISSING])
+    for name in [name for name, value in pairs if value is MISSING]:
+        field = options.language.resolve(with_value, name).field
         if "boolean" not in field.types:
-            needed = allowed(field.one, offer.language.words(field))
+            needed = allowed(field.one, options.language.words(field))
             some = "at least one value, each" if field.listed else "a value,"
-            raise ValueError(f"option --{option} needs {some} {needed}")
-    table = offer.chosen([(option, value is MISSING or value) for option, value in given])
-    offer.language.finished(table)
-    of_run = offer.run_of(table)
-    for name, field in offer.options.items():
+            raise ValueError(f"option --{name} needs {some} {needed}")
+    table = options.with_defaults([(name, value is MISSING or value) for name, value in pairs])
+    options.language.finished(table)
+
+    for name, field in options.fields.items():
         word = table.get(name, field.default)
+        # The third entry of a form says that the text begins with the name of a setting.
         if field.form and field.form[2] and word is not None:
             try:
-                kinds.language().resolve(of_run, str(word).partition(":")[0])
+                setting = str(word).partition(":")[0]
+                kinds.language().resolve(options.run_of(table), setting)
             except LanguageError as error:
                 raise LanguageError(name, error.reason, word) from None
-        if name in NAMES:
-            _check_names(name, offer, table)
-    for name, others in NEEDS.get(class_of(offer), {}).items():
-        if name in table and not any(_holds(each, offer, table) for each in others.split("|")):
-            alone = others.startswith("no-")
-            words = " or ".join(f"--{each.removeprefix('no-')}" for each in others.split("|"))
-            reason = f"has no effect {'with' if alone else 'without'} {words}; leave it out"
+        if name in NAME_OPTIONS:
+            _check_names(name, options, table)
+
+    needs_by_name = NEEDS.get(options.kind.word.partition(":")[2], {})
+    for name, needs in ((n, needs) for n, needs in needs_by_name.items() if n in table):
+        for need in needs.split("|"):
+            other, _, value = need.removeprefix("no-").partition(" ")
+            now = table.get(other, options.fields[other].default)
+            if now == value if value else bool(now) != need.startswith("no-"):
+                break
+        else:
+            alone = needs.startswith("no-")
+            others = " or ".join(f"--{need.removeprefix('no-')}" for need in needs.split("|"))
+            reason = f"has no effect {'with' if alone else 'without'} {others}; leave it out"
             raise LanguageError(name, reason, table[name])
     return table
 
 
-def class_of(offer: Offer) -> str:
-    """Return the name of the class of the command's settings."""
-    return offer.kind.word.partition(":")[2]
-
-
-def _holds(needed: str, offer: Offer, table: Table) -> bool:
-    """Return whether a line satisfies a need: `NAME`, `no-NAME` or `NAME VALUE`."""
-    name, _, value = needed.removeprefix("no-").partition(" ")
-    found = table.get(name, offer.options[name].default)
-    return found == value if value else bool(found) != needed.startswith("no-")
-
-
-def _check_names(option: str, offer: Offer, table: Table) -> None:
+def _check_names(option: str, options: CommandOptions, table: Table) -> None:
     """Raise `LanguageError` if an option names something that the problem does not have."""
-    asked, default = table.get(option, []), offer.options[option].default
-    known = offer.names(option, table)
+    value, default = table.get(option, []), options.fields[option].default
+    known = options.names(option, table)
     # Figures may use derived observables that runs do not record, such as divergence.
     usual = [default] if isinstance(default, str) else []
-    others = NAMES.get(f"{class_of(offer)}.{option}", NAMES[option])
+    cls = options.kind.word.partition(":")[2]
+    others = NAME_OPTIONS.get(f"{cls}.{option}", NAME_OPTIONS[option])
     names = [*dict.fromkeys((*others, *known, *usual))]
-    for word in map(str, asked if isinstance(asked, list) else [asked]):
-        if known and word not in names and not NUMBERED.fullmatch(word):
-            own = {each: each.removesuffix(FINITE) for each in names}
-            short = [n for n, base in own.items() if n == base or base not in names]
-            shown = (each + f"[{FINITE}]" * (each + FINITE in names) for each in short)
-            reason = must_be(word, names, f"one of {', '.join(shown)}")
+    for word in map(str, value if isinstance(value, list) else [value]):
+        if known and word not in names and not EIGENVALUE.fullmatch(word):
+            # A theory and its finite-T form are one entry of the list, such as flow[-finite-t].
+            short = [n for n in names if (b := n.removesuffix(FINITE_T)) == n or b not in names]
+            listed = (name + f"[{FINITE_T}]" * (name + FINITE_T in names) for name in short)
+            reason = must_be(word, names, f"one of {', '.join(listed)}")
             raise LanguageError(option, reason, word)
 
 
-def read(offer: Offer, words: Sequence[str]) -> Pairs:
+def split_options(options: CommandOptions, words: Sequence[str]) -> Pairs:
     """Split words into options and their values as written; the value is `MISSING` for an option
     without one. Raises `ValueError` for a word that is not an option."""
-    left, alone, given = list(words), list[str](), Pairs()
-    options = {fold(each): field for each, field in offer.options.items()}
-    switches = {each for each, field in options.items() if "boolean" in field.types}
+    left, positional, pairs = list(words), list[str](), Pairs()
+    fields = {normalise(name): field for name, field in options.fields.items()}
+    switches = {name for name, field in fields.items() if "boolean" in field.types}
     while left:
         word = left.pop(0)
         option, equals, value = word.removeprefix("--").partition("=")
-        name = fold(option)
+        name = normalise(option)
         if not word.startswith("--"):
-            alone.append(word)
+            positional.append(word)
         elif not option:
             raise ValueError(f"{word!r}: must be followed by the name of an option")
-        elif name not in options and name.startswith("no") and name[2:] in switches:
-            given.append((option[2:], False))
+        elif name not in fields and name.startswith("no") and name[2:] in switches:
+            # `normalise` has removed the dash of --no-NAME.
+            pairs.append((option[2:], False))
         else:
-            field = options.get(name, Field())
+            field = fields.get(name, Field())
             most = len(left) if field.listed else 1
+            # A switch takes the next word only if this is its value: `--json info` has none.
             if name in switches and left[:1] not in (["true"], ["false"]):
                 most = 0
-            values = list(itertools.takewhile(lambda each: not each.startswith("--"), left[:most]))
-            values, left = ([value], left) if equals else (values, left[len(values) :])
+            texts = list(itertools.takewhile(lambda text: not text.startswith("--"), left[:most]))
+            texts, left = ([value], left) if equals else (texts, left[len(texts) :])
             if field.listed and {*field.types} <= {"number", "integer"}:
                 # Numbers of a list may be separated by commas too.
-                values = [
-                    n for each in values for n in ([each] if "[" in each else each.split(","))
-                ]
-            found = [_typed(field, each) for each in values]
-            given.append((option, (found if field.listed else found[0]) if found else MISSING))
-    for place in offer.positional:
-        number = len(alone) if (listed := offer.options[place].listed) else 1
-        found, alone = alone[:number], alone[number:]
-        given += [(place, found if listed else found[0])] if found else []
-    if alone:
-        raise ValueError(f"{alone[0]!r} is not an option; options begin with --")
-    return given
+                parts = [[text] if "[" in text else text.split(",") for text in texts]
+                texts = list(itertools.chain(*parts))
+            values: list[object] = list(texts)
+            for i, text in enumerate(texts):
+                # A value is TOML or else text; that of a text field is always text.
+                if not {"text", "path"} & {*field.types} or text == "none":
+                    with contextlib.suppress(ValueError):
+                        values[i] = assignments(f"value={text}")["value"]
+            pairs.append((option, (values if field.listed else values[0]) if values else MISSING))
+    for name in options.positional:
+        number = len(positional) if (listed := options.fields[name].listed) else 1
+        first, positional = positional[:number], positional[number:]
+        pairs += [(name, first if listed else first[0])] if first else []
+    if positional:
+        raise ValueError(f"{positional[0]!r} is not an option; options begin with --")
+    return pairs
 
 
-def _typed(field: Field, text: str) -> Any:
-    """Parse a value as TOML, or else as text; always as text for a text field."""
-    if not {"text", "path"} & {*field.types} or text == "none":
-        with contextlib.suppress(ValueError):
-            return assignments(f"value={text}")["value"]
-    return text
-
-
-def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for an invalid sweep file or a missing store, before the slow imports that
-    would read them."""
-    places: Any = given.get(offer.positional[0], []) if offer.command.reads else []
-    for place in [places] if isinstance(places, str) else places:
-        if offer.command.reads == "file":
-            from sweeps import recipes
-
-            recipes.check(kinds.language(), place, given.get("set", ()))
-        elif "://" not in place and not os.path.lexists(place):
-            raise ValueError(f"{place}: no such sweep")
-
-
-def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
-    """Return the settings of a command as an instance of its class, and its run function."""
-    cls, run = offer.command.load()
-    from sweeps.language.tree import build, built
-
-    own = {n: field for n, field in offer.kind.fields.items() if n in given}
-    settings = {n: built(offer.language, field, given[n], (n,)) for n, field in own.items()}
-    if offer.run:
-        settings[RUN] = build(kinds.language(), offer.run_of(given))
-    return cls(**settings), run
-
-
-def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
+def help_page(options: CommandOptions, name: str, words: Sequence[str], pairs: Pairs) -> str:
     """Return the help of a command: its own options and those of the problem; with the word "all"
     also how all rules are refined and figures look. Settings are those of the kinds that the other
     words select."""
-    every = ALL in words
-    rest = [word for word in words if word not in (*HELP, ALL)]
-    given = [*run, *read(offer, rest)]
-    table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
-    places = "".join(f" {each.upper()}" for each in offer.positional)
-    chosen = {fold(option) for option, _ in given}
+    rest = [word for word in words if word not in (*HELP, ALL_OPTIONS)]
+    pairs = [*pairs, *split_options(options, rest)]
+    table = options.with_defaults([pair for pair in pairs if pair[1] is not MISSING])
+    chosen = {normalise(option) for option, _ in pairs}
 
-    def usual(path: Sequence[str]) -> bool:
+    def is_usual(path: Sequence[str]) -> bool:
         first = path[0]
         refined = first == "rule" and path[1:2] not in ((), ("eta",)) and "rule" not in chosen
-        return first in offer.kind.fields or (
+        return first in options.kind.fields or (
             first not in ("style", "format", "quiet", "dtype", "seed") and not refined
         )
 
-    shown = [each for each in offer.language.walk(table) if not each.shared]
-    some = [each for each in shown if usual(each.path)]
-    if every or len(shown) - len(some) < 3:
-        some = shown
-    lines = [f"usage: dynsim {name}{places} [OPTIONS]", "", textwrap.fill(offer.kind.about, 96), ""]
+    every = [setting for setting in options.language.walk(table) if not setting.shared]
+    some = [setting for setting in every if is_usual(setting.path)]
+    # A line about two more options would be no shorter than these.
+    if ALL_OPTIONS in words or len(every) - len(some) < 3:
+        some = every
+    places = "".join(f" {place.upper()}" for place in options.positional)
+    lines = [f"usage: dynsim {name}{places} [OPTIONS]", "", textwrap.fill(options.kind.about, 96)]
     lines += [
-        "Options. The last part of a name suffices if it is unique; - _ . are interchangeable."
+        "",
+        "Options. The last part of a name suffices if it is unique; - _ . are interchangeable.",
     ]
     for setting in some:
         field, value = setting.field, setting.value
         default = setting.kind or ("none" if value is None else value)
         now = "required" if value is MISSING else f"default: {default}"
-        text = f"{field.doc} ({allowed(field, offer.language.words(field))}; {now})"
+        text = f"{field.doc} ({allowed(field, options.language.words(field))}; {now})"
         text = textwrap.fill(text.lstrip() + " *" * field.traced, 90)
         lines += [f"  --{setting.name}", textwrap.indent(text, " " * 6)]
     lines += ["* Runs that differ only in these share one compiled program."]
-    if len(some) < len(shown):
+    if len(some) < len(every):
         lines += [
-            f"`--help all` lists {len(shown) - len(some)} more, of the update rule and of figures."
+            f"`--help all` lists {len(every) - len(some)} more, of the update rule and of figures."
         ]
     return "\n".join(lines)

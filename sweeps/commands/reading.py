@@ -6,7 +6,6 @@ import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -20,7 +19,7 @@ from sweeps.output import programs
 from sweeps.runner.labels import select
 from sweeps.runner.progress import say
 from sweeps.runner.store import PARTS, SHORT
-from sweeps.runner.store.records import CALLS, differences
+from sweeps.runner.store.records import CALLS, changed_versions
 from sweeps.runner.store.store import Store
 from sweeps.systems import budget
 
@@ -69,34 +68,37 @@ def info(config: Info) -> None:
         lines = [f"{name} {value}" for name, value in here.items()]
         print(json.dumps(here, indent=2) if config.json else "\n".join(lines))
         return
-    about = describe(Store.open(config.path, say))
+    about = summarise(Store.open(config.path, say))
     if config.json:
         print(json.dumps(about, indent=2))
         return
     lines = [f"{config.path}: {about['title'] or 'a sweep'}", f"theory {about['theory']}"]
     for name, values in about["axes"].items():
-        lines.append(f"  {name:<16} {_shown(values)}")
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+        if len(texts) > 8:
+            texts = [*texts[:3], f"... {texts[-1]} ({len(texts)} values)"]
+        lines.append(f"  {name:<16} {', '.join(texts)}")
     run = {name: value for name, value in about["run"].items() if name != "kind"}
-    lines += [f"  {name:<16} {_told(value)}" for name, value in run.items()]
+    lines += [f"  {name:<16} {_format_setting(value)}" for name, value in run.items()]
     for name, parts in about[PARTS].items():
-        lines += [f"  {name} {label}: {_told(part)}" for label, part in parts.items()]
+        lines += [f"  {name} {label}: {_format_setting(part)}" for label, part in parts.items()]
     lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
     if about["made"]:
         lines.append(f"wall time {about['seconds']:.3g} s, summed over chunks")
     lines.append("made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()))
-    for each in about["made"]:
-        ranges = ", ".join(f"{first} to {last}" for first, last in each["chunks"])
-        if changed := differences(about["environment"], each["environment"]):
+    for part in about["made"]:
+        ranges = ", ".join(f"{first} to {last}" for first, last in part["chunks"])
+        if changed := changed_versions(about["environment"], part["environment"]):
             lines.append(f"chunks {ranges}: {', '.join(changed)}")
-        if called := each["environment"].get(CALLS):
+        if called := part["environment"].get(CALLS):
             lines.append(f"chunks {ranges}: call {called}; a change of what that does is not seen")
-    for each in about["decided"]:
-        pair = f"{each['same_as'][:SHORT]} -> {each['program'][:SHORT]}"
+    for program in about["decided"]:
+        pair = f"{program['same_as'][:SHORT]} -> {program['program'][:SHORT]}"
         how = "accepted by name"
-        if each["decided"] == "numbers":
+        if program["decided"] == "numbers":
             how = (
-                f"compared numerically: {each['runs']} stored runs, recomputed, agree to within "
-                f"{each['difference']:.1g} of the largest value"
+                f"compared numerically: {program['runs']} stored runs, recomputed, agree to within "
+                f"{program['difference']:.1g} of the largest value"
             )
         lines.append(f"program {pair}: {how}")
     lines.append(f"config hash {about['config_hash'][:12]}")
@@ -104,15 +106,21 @@ def info(config: Info) -> None:
     print("\n".join(map(printable, lines)))
 
 
-def describe(store: Store) -> dict[str, Any]:
+def summarise(store: Store) -> dict[str, Any]:
     """Return configuration and progress of a store, as JSON values."""
     attributes, config, dims = store.attributes, store.config, store.dims
     done, records = store.done(), store.chunks.all()
     status: Counter[int] = Counter()
-    made: dict[str, np.ndarray] = {}
+    masks: dict[str, np.ndarray] = {}
     for number, record in records.items():
         status.update({int(code): runs for code, runs in record.status.items()})
-        made.setdefault(record.environment, np.zeros(len(done), bool))[number] = True
+        masks.setdefault(record.environment, np.zeros(len(done), bool))[number] = True
+    environments = []
+    for digest, mask in masks.items():
+        # A mask changes at the first chunk of a range, and after its last one.
+        edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+        ranges = [(first, end - 1) for first, end in edges.tolist()]
+        environments.append({"chunks": ranges, "environment": store.chunks.environment(digest)})
     return {
         "path": store.name,
         "title": attributes["title"],
@@ -132,22 +140,13 @@ def describe(store: Store) -> dict[str, Any]:
         "config_hash": store.fingerprint,
         "environment": attributes["environment"],
         "programs": sorted({record.program for record in records.values()}),
-        "decided": [dataclasses.asdict(each) for each in store.programs.all() if each.decided],
-        "made": [
-            {"chunks": _ranges(mine), "environment": store.chunks.environment(digest)}
-            for digest, mine in made.items()
-        ],
+        "decided": [dataclasses.asdict(p) for p in store.programs.all() if p.decided],
+        "made": environments,
     }
 
 
-def _ranges(chunks: np.ndarray) -> list[tuple[int, int]]:
-    """Return the first and last number of each consecutive range of chunks in a mask."""
-    edges = np.flatnonzero(np.diff(chunks, prepend=False, append=False))
-    return [(first, end - 1) for first, end in edges.reshape(-1, 2).tolist()]
-
-
 def progress(about: dict[str, Any]) -> str:
-    """Format the result of `describe` as one line of progress."""
+    """Format the result of `summarise` as one line of progress."""
     codes = ", ".join(f"{number} {name}" for name, number in about["status"].items())
     return (
         f"{about['runs_done']} of {about['runs']} runs done "
@@ -155,23 +154,18 @@ def progress(about: dict[str, Any]) -> str:
     )
 
 
-def _told(value: Any) -> str:
+def _format_setting(value: object) -> str:
     """Format a setting for one line: a part is shown as its kind, with its fields in brackets."""
     if not isinstance(value, dict):
         return str(value)
-    inside = ", ".join(f"{n} {_told(each)}" for n, each in value.items() if n != "kind")
+    inside = ", ".join(f"{n} {_format_setting(v)}" for n, v in value.items() if n != "kind")
     return " ".join(filter(None, [value.get("kind"), f"({inside})" if inside else ""]))
 
 
-def _shown(values: list[Any]) -> str:
-    text = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-    if len(text) <= 8:
-        return ", ".join(text)
-    return f"{', '.join(text[:3])}, ... {text[-1]} ({len(text)} values)"
-
-
-LARGEST_TABLE = 2**31
-"""Maximum bytes of memory for a table."""
+EXPORT_SUFFIXES = (".nc", ".zarr", ".csv", ".parquet")
+"""Suffixes of exported files, which select the format."""
+MOST_TABLE_BYTES = 2**31
+"""Maximum size of a table in memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,13 +196,11 @@ def export(config: Export) -> list[Path]:
     """Run `dynsim export`; returns the written file."""
     store = Store.open(config.path, say)
     target = config.out or beside(config.path)
-    inside = next(
-        (each for each in target.absolute().parents if (each / "zarr.json").exists()), None
-    )
-    if inside is not None:
-        raise ValueError(f"out = {target}: lies in the store {inside}; must be outside of it")
-    if target.suffix not in WRITERS:
-        raise ValueError(f"out = {target}: must end in {', '.join(WRITERS)}")
+    for folder in target.absolute().parents:
+        if (folder / "zarr.json").exists():
+            raise ValueError(f"out = {target}: lies in the store {folder}; must be outside of it")
+    if target.suffix not in EXPORT_SUFFIXES:
+        raise ValueError(f"out = {target}: must end in {', '.join(EXPORT_SUFFIXES)}")
     output.check_directory(target.parent)
     if target.exists() and not config.overwrite:
         raise ValueError(f"out = {target}: already exists; --overwrite replaces it")
@@ -225,17 +217,17 @@ def export(config: Export) -> list[Path]:
     budget.check_read(config.path, dataset.nbytes, budget.memory())
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        return [WRITERS[target.suffix](dataset, target)]
+        return [_write(dataset, target)]
     except ValueError:
         raise
     except OSError as error:
         raise ValueError(f"out = {explained(error)}") from error
     except Exception as error:
         # Libraries raise different errors for types that their format lacks.
-        kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())
+        kinds = ", ".join(f"{name} of {array.dtype}" for name, array in dataset.data_vars.items())
         raise ValueError(
             f"out = {target}: cannot hold all of {kinds} ({error}); choose another of "
-            f"{', '.join(WRITERS)}, or fewer arrays with --arrays"
+            f"{', '.join(EXPORT_SUFFIXES)}, or fewer arrays with --arrays"
         ) from error
 
 
@@ -247,57 +239,40 @@ def beside(path: str) -> Path:
     return folder.parent / f"{folder.name or 'sweep'}.nc"
 
 
-def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
-    return output.write_whole(
-        target, lambda file: file.write(dataset.load().to_netcdf(engine="h5netcdf"))
-    )
+def _write(dataset: xr.Dataset, target: Path) -> Path:
+    if target.suffix == ".nc":
+        return output.write_whole(
+            target, lambda file: file.write(dataset.load().to_netcdf(engine="h5netcdf"))
+        )
+    if target.suffix == ".zarr":
+        # Encodings such as chunk sizes belong to the store and not to a copy.
+        plain = dataset.load().drop_encoding()
+        with warnings.catch_warnings(), output.appearing(target) as folder:
+            # zarr warns that its text type is not yet standardized.
+            message = "The data type .* does not have a Zarr V3"
+            warnings.filterwarnings("ignore", message, FutureWarning)
+            plain.to_zarr(folder, zarr_format=3, consolidated=False)
+        return target
 
-
-def _zarr(dataset: xr.Dataset, target: Path) -> Path:
-    # Encodings such as chunk sizes belong to the store and not to a copy.
-    plain = dataset.load().drop_encoding()
-    with warnings.catch_warnings(), output.appearing(target) as begun:
-        # zarr warns that its text type is not yet standardized.
-        warnings.filterwarnings("ignore", "The data type .* does not have a Zarr V3", FutureWarning)
-        plain.to_zarr(begun, zarr_format=3, consolidated=False)
-    return target
-
-
-def _csv(dataset: xr.Dataset, target: Path) -> Path:
-    table = _table(dataset)
-    return output.write_whole(target, lambda file: table.to_csv(file, index=False))
-
-
-def _parquet(dataset: xr.Dataset, target: Path) -> Path:
-    if importlib.util.find_spec("pyarrow") is None:
+    # A table has all arrays as columns, and one row per cell of all dimensions.
+    if target.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ValueError(f'out = {target}: needs pyarrow: pip install "dynsim[parquet]"')
-    table = _table(dataset)
-    return output.write_whole(target, lambda file: table.to_parquet(file, index=False))
-
-
-def _table(dataset: xr.Dataset) -> Any:
-    """Return a data frame with all arrays as columns and one row per cell of all dimensions."""
     rows = math.prod(dataset.sizes.values())
     columns = len(dataset.data_vars) + len(dataset.coords)
-    if 8 * rows * columns > LARGEST_TABLE:
+    if 8 * rows * columns > MOST_TABLE_BYTES:
         raise ValueError(
             f"a table of {rows} rows and {columns} columns would take "
             f"{8 * rows * columns / 1e9:.3g} GB; export to .nc or .zarr, or fewer "
             "--arrays: each is repeated along the dimensions "
             f"{', '.join(map(str, dataset.sizes))}"
         )
-    if not dataset.sizes:
-        return dataset.load().expand_dims("run").to_dataframe().reset_index(drop=True)
-    return dataset.load().to_dataframe().reset_index()
-
-
-WRITERS: dict[str, Callable[[xr.Dataset, Path], Path]] = {
-    ".nc": _netcdf,
-    ".zarr": _zarr,
-    ".csv": _csv,
-    ".parquet": _parquet,
-}
-"""Writers by file suffix."""
+    if dataset.sizes:
+        table = dataset.load().to_dataframe().reset_index()
+    else:
+        # A single run has no dimension, of which a table needs one.
+        table = dataset.load().expand_dims("run").to_dataframe().reset_index(drop=True)
+    write = table.to_parquet if target.suffix == ".parquet" else table.to_csv
+    return output.write_whole(target, lambda file: write(file, index=False))
 
 
 def run(config: Check | Info | Export) -> list[Path] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from sweeps.commands.table import file_name
+from sweeps.language.fields import Value
 from sweeps.lines import explained
 
 IGNORED = ("out", "json")
@@ -44,19 +45,19 @@ class Record(NamedTuple):
         from sweeps.language.grammar import flattened
         from sweeps.language.tree import encode
         from sweeps.runner import cluster
-        from sweeps.runner.program.identity import of_run
-        from sweeps.systems.experiment import files
+        from sweeps.runner.program.identity import problem_hashes
+        from sweeps.systems.experiment import file_hashes
         from sweeps.systems.kinds import language
 
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         parts: dict[str, Any] = {n: v for n, v in fields.items() if dataclasses.is_dataclass(v)}
-        settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, *parts)}
+        settings = {n: _as_json(v) for n, v in fields.items() if n not in (*IGNORED, *parts)}
         if parts:
             # Building their arrays starts JAX, which fixes the number of devices.
             cluster.use_all_cores()
         for name, part in parts.items():
-            settings |= dict(flattened(name, encode(language(), part))) | files(part)
-        settings |= of_run(parts["run"]) if "run" in parts else {}
+            settings |= dict(flattened(name, encode(language(), part))) | file_hashes(part)
+        settings |= problem_hashes(parts["run"]) if "run" in parts else {}
         out = output.folder(Path(config.out))
         if out.suffix in PICTURES:
             return cls(command, settings, out.with_suffix(".run.json"))
@@ -66,7 +67,18 @@ class Record(NamedTuple):
         """Raise `ValueError` for results of other settings, or a folder that cannot be created."""
         from sweeps import output
 
-        _check_can_be_made(self.path.parent)
+        # The folder must exist or be creatable, which only an attempt shows. Nothing stays behind.
+        new = []
+        try:
+            for folder in reversed(self.path.parents):
+                if not folder.exists():
+                    folder.mkdir()
+                    new.append(folder)
+        except OSError as error:
+            raise ValueError(f"out = {explained(error)}") from None
+        finally:
+            for folder in reversed(new):
+                folder.rmdir()
         try:
             os.stat(self.path)
         # Writers of results report a file in place of the folder.
@@ -76,10 +88,11 @@ class Record(NamedTuple):
             raise ValueError(f"out = {explained(error)}") from None
         try:
             with output.reading(self.path):
-                found = json.loads(self.path.read_text())
+                content = json.loads(self.path.read_text())
         except ValueError as error:
             raise ValueError(f"out = {error}; --overwrite replaces it") from None
-        there = found.get("settings", {}) if isinstance(found, Mapping) else {}
+        # A record of another form counts as one of other settings.
+        there = content.get("settings", {}) if isinstance(content, Mapping) else {}
         differ = [
             f"{name} = {there.get(name)!r}, not {self.settings.get(name)!r}"
             for name in dict.fromkeys((*there, *self.settings))
@@ -108,25 +121,10 @@ class Record(NamedTuple):
         output.write_whole(self.path, lambda file: file.write(content))
 
 
-def _check_can_be_made(folder: Path) -> None:
-    """Raise `ValueError` unless the folder exists or can be created; leaves nothing behind."""
-    made = []
-    try:
-        for each in reversed([folder, *folder.parents]):
-            if not each.exists():
-                each.mkdir()
-                made.append(each)
-    except OSError as error:
-        raise ValueError(f"out = {explained(error)}") from None
-    finally:
-        for each in reversed(made):
-            each.rmdir()
-
-
-def _plain(value: Any) -> Any:
+def _as_json(value: object) -> Value:
     """Convert a setting to its form after a JSON round trip."""
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_as_json(entry) for entry in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     return repr(value) if isinstance(value, float) else str(value)

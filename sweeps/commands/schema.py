@@ -11,7 +11,12 @@ from sweeps.language.grammar import Language
 from sweeps.systems.kinds import language as of_runs
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-ENDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+SCHEMA_LIMITS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
 ARRAY = {"type": "object", "required": ["array", "shape", "dtype"]}
 
 
@@ -47,7 +52,7 @@ def json_schema(language: Language) -> dict[str, Any]:
             "description": kind.about,
             "properties": {
                 "kind": {"const": kind.word},
-                **{name: _schema(language, field) for name, field in kind.fields.items()},
+                **{name: _schema_of(language, field) for name, field in kind.fields.items()},
             },
             # Other required settings may be defaults of the problem, or axes.
             "required": [] if kind.location in language.root.bases else ["kind"],
@@ -64,14 +69,14 @@ def json_schema(language: Language) -> dict[str, Any]:
     }
 
 
-def _schema(language: Language, field: Field) -> dict[str, Any]:
-    """Return the schema of a field."""
-    ends = {ENDS[end]: at for end, at in field.bounds.items() if isinstance(at, int | float)}
+def _schema_of(language: Language, field: Field) -> dict[str, Any]:
+    bounds = field.bounds.items()
+    limits = {SCHEMA_LIMITS[end]: at for end, at in bounds if isinstance(at, int | float)}
     infinite = [] if {"le", "lt"} & {*field.bounds} else [{"const": "inf"}]
     types = {
-        "number": [{"type": "number", **ends}, {"$ref": "#/$defs/array"}, *infinite],
-        "integer": [{"type": "integer", **ends}],
-        "integer or inf": [{"type": "integer", **ends, "maximum": 2**31 - 1}, {"const": "inf"}],
+        "number": [{"type": "number", **limits}, {"$ref": "#/$defs/array"}, *infinite],
+        "integer": [{"type": "integer", **limits}],
+        "integer or inf": [{"type": "integer", **limits, "maximum": 2**31 - 1}, {"const": "inf"}],
         "boolean": [{"type": "boolean"}],
         "text": [{"type": "string"}],
         "path": [{"type": "string"}],
@@ -80,18 +85,21 @@ def _schema(language: Language, field: Field) -> dict[str, Any]:
         "none": [{"enum": [None, "none"]}],
         "object": [{}],
     }
-    some = [each for name in field.types for each in types[name]]
+    # JSON has no number for infinity, which is a word.
+    choices = [schema for name in field.types for schema in types[name]]
     if words := [*field.words, *language.words(field)]:
-        some.append({"enum": words})
+        choices.append({"enum": words})
     if field.bases:
         kinds = [kind for kind in language.kinds if {*field.bases} & {*kind.bases}]
-        some += [{"$ref": f"#/$defs/{kind.location}"} for kind in kinds if not kind.abstract]
+        choices += [{"$ref": f"#/$defs/{kind.location}"} for kind in kinds if not kind.abstract]
+        # A class of your own, module:Name, whose fields are not known here.
         own = {"type": "string", "pattern": ":"}
-        some += [own, {"type": "object", "properties": {"kind": own}, "required": ["kind"]}]
+        choices += [own, {"type": "object", "properties": {"kind": own}, "required": ["kind"]}]
     if field.listed:
-        some = [{"type": "array", "items": {"anyOf": some}}]
+        choices = [{"type": "array", "items": {"anyOf": choices}}]
     if field.groups:
-        each = {"properties": {"kind": False}, "additionalProperties": {"anyOf": some}}
-        some = [*some, {"type": "object", **each}]
+        # A table with a kind is no table of groups.
+        by_group = {"properties": {"kind": False}, "additionalProperties": {"anyOf": choices}}
+        choices = [*choices, {"type": "object", **by_group}]
     default = {} if field.required else {"default": field.default}
-    return {"anyOf": some, "description": field.doc, **default}
+    return {"anyOf": choices, "description": field.doc, **default}

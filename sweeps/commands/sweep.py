@@ -6,7 +6,6 @@ import datetime
 import math
 import sys
 import time
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -17,27 +16,26 @@ from dynsim.decoding import Count
 from dynsim.precision import precision
 from sweeps.commands import reading
 from sweeps.runner import cluster, progress, tiles
-from sweeps.runner.config import config_of
+from sweeps.runner.config import config_of, existing
 from sweeps.runner.labels import shown, valid, worded
-from sweeps.runner.run import existing
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep, load
-from sweeps.runner.store.place import place
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
-from sweeps.studies.optimum.best import FEWEST, at_end, direction, observables
+from sweeps.studies.optimum.best import FEWEST_VALUES, at_end, observables, pick_of
 
 MANY = 10**8
 """Number of runs above which to ask for confirmation."""
 LARGE = 10**11
 """Bytes on disk above which to ask for confirmation."""
-LARGEST = 2**24
+MOST_SEARCHED = 2**24
 """Largest number of values in a sweep for which its best cell is searched."""
-FEW = (10, 30)
+SHORT_RUNS = (10, 30)
 """Numbers of steps from which to extrapolate the time of long training."""
 
 
-class Plan(NamedTuple):
+class SweepCost(NamedTuple):
     """The cost of a sweep.
 
     Attributes:
@@ -56,34 +54,34 @@ class Plan(NamedTuple):
         return self.store.layout.runs_in(self.store.done()) if self.store else 0
 
 
-def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
+def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> SweepCost:
     """Plan a sweep: trace its programs, without compiling any on a CPU.
 
     Raises:
         ValueError: for an invalid sweep, or a different one in `out`.
     """
     sweep.check()
-    where = place(out)
-    store = existing(where, config_of(sweep))
+    store = existing(as_storage(out), config_of(sweep))
     with precision(sweep.dtype):
         layout = store.layout if store else None
         mesh = tiles.mesh(None, sweep.dtype)
         work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
         arrays = work.variables().values()
-    size = sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in arrays)
-    return Plan(work, store, size * work.plan.layout.num_runs)
+    size = sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+    return SweepCost(work, store, size * work.plan.layout.num_runs)
 
 
-def confirm(found: Plan, yes: bool) -> None:
+def confirm(cost: SweepCost, yes: bool) -> None:
     """Ask for confirmation of a very large sweep if the session is interactive.
 
     Raises:
         ValueError: if the answer is no, or nobody can answer.
     """
-    runs = found.work.plan.layout.num_runs - found.done
-    if yes or (runs < MANY and found.bytes < LARGE):
+    runs = cost.work.plan.layout.num_runs - cost.done
+    if yes or (runs < MANY and cost.bytes < LARGE):
         return
-    what = f"{runs:.3g} runs, up to {found.bytes / 1e9:.3g} GB on disk"
+    # The question goes to standard error, as the output may be a file.
+    what = f"{runs:.3g} runs, up to {cost.bytes / 1e9:.3g} GB on disk"
     if not sys.stdin.isatty():
         raise ValueError(f"{what}: confirm with --yes")
     print(f"{what}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -91,58 +89,51 @@ def confirm(found: Plan, yes: bool) -> None:
         raise ValueError(f"{what}: not started")
 
 
-def text(found: Plan) -> str:
+def text(cost: SweepCost) -> str:
     """Format the plan, with the time that a chunk takes here, which is measured."""
-    layout, seconds = found.work.plan.layout, _seconds(found.work)
-    left = layout.num_runs - found.done
-    seconds *= left / math.prod(layout.chunk)
+    work, layout = cost.work, cost.work.plan.layout
+    sweep, axes = work.sweep, work.sweep.varied.named.values()
+    steps = sweep.first.steps or 0
+    is_fixed = ("steps",) not in {a.path for a in axes} and not isinstance(sweep.times, tuple)
+    if sweep.method.trains and is_fixed and steps > 2 * SHORT_RUNS[1]:
+        # Long training takes a fixed time and one per step: extrapolate from two short runs.
+        durations = []
+        for number in SHORT_RUNS:
+            run = sweep.first.at({"steps": number})
+            # Checkpointed runs may end before their schedules.
+            resumed = sweep.method.resumes
+            short = dataclasses.replace(sweep, run=run, times="end", checkpoint=resumed)
+            tile = math.prod(work.tile)
+            durations.append(_seconds_per_chunk(Work(short, work.mesh, layout=layout, tile=tile)))
+        slope = max(durations[1] - durations[0], 0) / (SHORT_RUNS[1] - SHORT_RUNS[0])
+        seconds = durations[0] + slope * (steps - SHORT_RUNS[0])
+    else:
+        seconds = _seconds_per_chunk(work)
+    seconds *= (layout.num_runs - cost.done) / math.prod(layout.chunk)
     took = datetime.timedelta(seconds=max(round(seconds), 1))
+    # Rounded first, so that 999 999 bytes become 1 MB.
+    size = float(f"{cost.bytes:.3g}")
+    unit, name = next((u for u in ((1e9, "GB"), (1e6, "MB")) if size >= u[0]), (1e3, "kB"))
     lines = [
-        str(found.work.plan),
-        f"disk space: at most {_size(found.bytes)}, before compression",
+        str(work.plan),
+        f"disk space: at most {size / unit:.3g} {name}, before compression",
         f"time: about {took} (h:mm:ss) on this machine, estimated from one chunk; compilation "
         "is not included",
     ]
-    if found.done:
-        lines.insert(1, f"{found.done} of {layout.num_runs} runs are already stored")
+    if cost.done:
+        lines.insert(1, f"{cost.done} of {layout.num_runs} runs are already stored")
     return "\n".join(lines)
 
 
-def _seconds(work: Work) -> float:
-    """Return the seconds per chunk: measured, or extrapolated from short runs for long training."""
-    sweep = work.sweep
-    steps, paths = sweep.first.steps or 0, {axis.path for axis in sweep.varied.named.values()}
-    fixed = ("steps",) not in paths and not isinstance(sweep.times, tuple)
-    if not (sweep.method.trains and fixed and steps > 2 * FEW[1]):
-        return _timed(work)
-    took = []
-    for number in FEW:
-        shorter = sweep.first.at({"steps": number})
-        # Checkpointed runs may end before their schedules.
-        resumed = sweep.method.resumes
-        short = dataclasses.replace(sweep, run=shorter, times="end", checkpoint=resumed)
-        tile = math.prod(work.tile)
-        took.append(_timed(Work(short, work.mesh, layout=work.plan.layout, tile=tile)))
-    slope = max(took[1] - took[0], 0) / (FEW[1] - FEW[0])
-    return took[0] + slope * (steps - FEW[0])
-
-
-def _timed(work: Work) -> float:
-    """Return the seconds of the first chunk after compilation."""
+def _seconds_per_chunk(work: Work) -> float:
     region = work.plan.layout.region(0)
     with precision(work.sweep.dtype):
         variables = work.variables()
+        # The first time it is compiled.
         work.compute(region, variables)
         began = time.perf_counter()
         work.compute(region, variables)
     return time.perf_counter() - began
-
-
-def _size(number: int) -> str:
-    # Rounded first, so that 999 999 bytes become 1 MB.
-    rounded = float(f"{number:.3g}")
-    unit, name = next((u for u in ((1e9, "GB"), (1e6, "MB")) if rounded >= u[0]), (1e3, "kB"))
-    return f"{rounded / unit:.3g} {name}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,19 +188,27 @@ def run(config: SweepCommand) -> list[str]:
     """Run `dynsim sweep`; returns the address of the store."""
     sweep = load(config.file, config.set)
     out = config.out or str(Path("runs") / Path(config.file).stem)
-    for each in config.reuse:
-        _check_store("reuse", each)
+    for address in config.reuse:
+        try:
+            Store.open(address, report=lambda line: None)
+        except ValueError as error:
+            raise ValueError(f"reuse = {address}: {error}") from None
     cluster.use_all_cores()
     # Before anything uses JAX: planning traces programs.
     process = (0, 1) if config.dry_run else config.connect()
     if config.dry_run or config.dask is None:
-        found = plan(sweep, out, config.chunk, config.tile)
+        cost = plan(sweep, out, config.chunk, config.tile)
         if config.dry_run:
-            print(text(found))
+            print(text(cost))
             return []
-        confirm(found, config.yes)
-    with _workers(config) as executor:
-        found = run_sweep(
+        confirm(cost, config.yes)
+    if config.dask is None and config.config is not None:
+        raise ValueError(f"config = {config.config}: only used by dask = 'slurm' and the like")
+    workers = contextlib.nullcontext()
+    if config.dask is not None:
+        workers = cluster.executor(config.dask, config.config, progress.say)
+    with workers as executor:
+        dataset = run_sweep(
             sweep,
             out,
             chunk=config.chunk,
@@ -222,29 +221,13 @@ def run(config: SweepCommand) -> list[str]:
             accept_code=config.accept_code,
             durable=config.durable,
         )
-    about = reading.describe(Store.open(out, report=lambda line: None))
+    about = reading.summarise(Store.open(out, report=lambda line: None))
     print(reading.progress(about))
     # Other processes may not have finished their chunks.
     if about["chunks_done"] == about["chunks"]:
-        for line in best_cell(found):
+        for line in best_cell(dataset):
             print(line)
     return [out]
-
-
-def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor | None]:
-    if config.dask is None:
-        if config.config is not None:
-            raise ValueError(f"config = {config.config}: only used by dask = 'slurm' and the like")
-        return contextlib.nullcontext()
-    return cluster.executor(config.dask, config.config, progress.say)
-
-
-def _check_store(field: str, place: str) -> None:
-    """Raise `ValueError`, naming the field, if there is no stored sweep."""
-    try:
-        Store.open(place, report=lambda line: None)
-    except ValueError as error:
-        raise ValueError(f"{field} = {place}: {error}") from None
 
 
 def best_cell(dataset: xr.Dataset) -> list[str]:
@@ -252,19 +235,21 @@ def best_cell(dataset: xr.Dataset) -> list[str]:
     learning rates at whose end it lies in another.
 
     The list is empty for a sweep without a numerical axis, without a loss or an accuracy, or with
-    more than `LARGEST` numbers.
+    more than `MOST_SEARCHED` numbers.
     """
     axes = [str(d) for d in dataset["status"].dims if d != "seed" and dataset.sizes[d] > 1]
     _, name = observables(dataset)
-    if name is None or all(worded(dataset, axis) for axis in axes) or dataset[name].size > LARGEST:
+    numeric = [axis for axis in axes if not worded(dataset, axis)]
+    if name is None or not numeric or dataset[name].size > MOST_SEARCHED:
         return []
     values = at_end(valid(dataset[[name, "status"]]), name)
+    # A cell with a diverged seed has no mean.
     seeds = dataset.sizes.get("seed", 1)
     if "seed" in values.dims:
         values = values.mean("seed", skipna=False)
     if not values.notnull().any():
         return []
-    pick = values.argmin if direction(name) == "lowest" else values.argmax
+    pick = values.argmin if pick_of(name) == "lowest" else values.argmax
     at = {str(dim): int(i) for dim, i in pick([*values.dims]).items()}
     cell = values.isel(at)
     along = {str(n): c for n, c in dataset.coords.items() if c.dims and {*c.dims} <= {*axes}}
@@ -273,7 +258,7 @@ def best_cell(dataset: xr.Dataset) -> list[str]:
     lines = [f"best {name} {float(cell):.4g} at {where}{mean}"]
     for axis in axes:
         # Learning rates are recognised by their unit.
-        if dataset[axis].attrs.get("units") != "1/step" or dataset.sizes[axis] < FEWEST:
+        if dataset[axis].attrs.get("units") != "1/step" or dataset.sizes[axis] < FEWEST_VALUES:
             continue
         order = np.argsort(dataset[axis].values)
         for last, end, other in ((0, "lower", "smaller"), (-1, "upper", "larger")):

@@ -8,21 +8,21 @@ import importlib
 import importlib.metadata
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sweeps.language.derived import PACKAGES, derived
-from sweeps.language.fields import Field, Kind, Table, fold
+from sweeps.language.fields import Field, Kind, Table, is_branch, normalise
 from sweeps.language.grammar import Language, Pairs
 from sweeps.lines import unstopped
 from sweeps.systems import kinds
 
-Run = Callable[[Any], list[Path] | list[str] | None]
+Run = Callable[..., list[Path] | list[str] | None]
 FIGURES = "dynsim.figures"
 """Group of entry points that name figures."""
-RUN = "run"
-"""Name of the field of a command that holds its run."""
+RUN_FIELD = "run"
+"""Name of the field of a command whose value is its run."""
 SWITCH = Field(types=("boolean",), default=False)
 SHARED = {
     "overwrite": SWITCH._replace(doc="overwrite existing results in OUT"),
@@ -66,6 +66,7 @@ class Command(NamedTuple):
             ValueError: naming the package, if a figure of another package cannot be loaded.
         """
         path, name = self.settings.split(":")
+        # JAX crashes if a signal arrives while its library loads.
         with unstopped():
             if self.point:
                 from dynsim import plugins
@@ -77,7 +78,7 @@ class Command(NamedTuple):
         return cls, getattr(cls, "save", None) or module.run
 
 
-TABLE = """
+COMMAND_LINES = """
 compare sweeps.comparison.command:Compare
 explain sweeps.commands.explain:Explain still
 sweep sweeps.commands.sweep:SweepCommand own still file
@@ -101,22 +102,22 @@ figure/scaling sweeps.studies.scaling.figure:ScalingFigure
 recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
 
 
-def _command(settings: str, *words: str) -> Command:
-    reads = words[-1] if words and words[-1] in ("file", "store") else ""
-    recorded, draws, talks = (each not in words for each in ("own", "still", "quick"))
-    return Command(settings, recorded, draws, talks, reads)
-
-
 COMMANDS: dict[str, Command] = {
-    name.replace("/", " "): _command(*words)
-    for name, *words in map(str.split, TABLE.strip().split("\n"))
+    name.replace("/", " "): Command(
+        settings,
+        recorded="own" not in words,
+        draws="still" not in words,
+        talks="quick" not in words,
+        reads="file" if "file" in words else "store" if "store" in words else "",
+    )
+    for name, settings, *words in map(str.split, COMMAND_LINES.strip().split("\n"))
 } | {
     f"figure {point.name.replace('-', '_')}": Command(point.value, point=point.name)
     for point in importlib.metadata.entry_points(group=FIGURES)
 }
 # Figures come last, in the order of their numbers and then of their names.
 COMMANDS = dict(
-    sorted(COMMANDS.items(), key=lambda each: each[0].rjust(9) * ("figure " in each[0]))
+    sorted(COMMANDS.items(), key=lambda item: item[0].rjust(9) * ("figure " in item[0]))
 )
 """All commands by name; a name has one word, or two. Figures are those of all packages."""
 OF_PROBLEM = (
@@ -134,72 +135,89 @@ OF_PROBLEM = (
 def group(first: str) -> dict[str, Command]:
     """Return the commands of two words that begin with `first`, by the second word."""
     names = {tuple(name.split()): command for name, command in COMMANDS.items()}
-    return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
+    return {words[1]: names[words] for words in names if words[0] == first and words[1:]}
 
 
 @functools.cache
-def described(name: str) -> tuple[Kind, dict[str, Any] | None, Sequence[str]]:
+def metadata(name: str) -> tuple[Kind, Table | None, Sequence[str]]:
     """Return the settings of a command; the defaults of its runs, None without runs; and its
     options without names."""
-    if COMMANDS[name].settings.partition(".")[0] not in PACKAGES:
-        # The facts that are kept depend on dynsim's code alone.
-        kind, usual, positional = _described(name)
+
+    def describe_settings() -> list[Any]:
+        from sweeps.language.describe import describe
+
+        cls, _ = COMMANDS[name].load()
+        kind = describe(cls)
+        usual = getattr(cls, "RUN", {}) if RUN_FIELD in kind.fields else None
+        return [kind.to_json(), usual, getattr(cls, "POSITIONAL", ())]
+
+    # The cache of facts depends on dynsim's code alone.
+    if COMMANDS[name].settings.partition(".")[0] in PACKAGES:
+        kind, usual, positional = derived(f"command-{file_name(name)}", describe_settings)
     else:
-        kind, usual, positional = derived(f"command-{file_name(name)}", lambda: _described(name))
+        kind, usual, positional = describe_settings()
     return Kind.from_json(kind), usual, positional
 
 
-def _described(name: str) -> list[Any]:
-    from sweeps.language.describe import describe
+class ProblemNames(NamedTuple):
+    """What options can name in runs of a built-in problem.
 
-    cls, _ = COMMANDS[name].load()
-    kind = describe(cls)
-    usual = getattr(cls, "RUN", {}) if RUN in kind.fields else None
-    return [kind.to_json(), usual, getattr(cls, "POSITIONAL", ())]
+    Attributes:
+        theories: names of its theories.
+        training: names of its other methods, which train.
+        observables: names of its observables.
+        defaults: `System.defaults` of its system.
+    """
+
+    theories: Sequence[str]
+    training: Sequence[str]
+    observables: Sequence[str]
+    defaults: Mapping[str, Table]
 
 
 @functools.cache
-def names_by_problem() -> dict[str, tuple[list[str], list[str], list[str], dict[str, Table]]]:
-    """Return the names of theories, of training and of observables, and `System.defaults`, by the
-    word of a built-in problem."""
-    return derived("names", _names_by_problem)
+def names_by_problem() -> dict[str, ProblemNames]:
+    """Return the names of each built-in problem, by its word."""
 
+    def collect() -> dict[str, Any]:
+        from sweeps.systems import registry
 
-def _names_by_problem() -> dict[str, Any]:
-    from sweeps.systems import registry
+        names = {}
+        for system in map(registry.system, kinds.BUILT_IN):
+            theories = [name for name, theory in system.theories.items() if not theory.trains]
+            training = [name for name in system.theories if name not in theories]
+            # An example that is made without a device: a command may have to connect to other
+            # processes before JAX has one.
+            assert system.like is not None
+            recorded = system.theories["simulation"].observables(system.like)
+            observables = [*dict.fromkeys((*recorded.functions, *recorded.provided))]
+            for cls in system.problems:
+                word = kinds.language().kind_of(cls).word
+                names[word] = (theories, training, observables, {**system.defaults})
+        return names
 
-    found = {}
-    for name in kinds.BUILT_IN:
-        system = registry.system(name)
-        names = [each for each, theory in system.theories.items() if not theory.trains]
-        others = [each for each in system.theories if each not in names]
-        # Made without a device: a command may have to find other processes before JAX has one.
-        assert system.like is not None
-        known = system.theories["simulation"].observables(system.like)
-        observables = [*dict.fromkeys((*known.functions, *known.provided))]
-        for cls in system.problems:
-            word = kinds.language().kind_of(cls).word
-            found[word] = [names, others, observables, {**system.defaults}]
-    return found
+    return {word: ProblemNames(*names) for word, names in derived("names", collect).items()}
 
 
 def defaults(command: str, problem: str) -> Table:
     """Return the defaults of a command that the system of a problem sets, by the problem's word."""
-    words = {fold(each): each for each in (*names_by_problem(), *kinds.names())}
-    if (word := words.get(fold(problem))) in names_by_problem():
-        return names_by_problem()[word][3].get(command, {})
+    built_in = names_by_problem()
+    words = {normalise(word): word for word in (*built_in, *kinds.names())}
+    word = words.get(normalise(problem))
     if word is None:
         return {}
+    if word in built_in:
+        return built_in[word].defaults.get(command, {})
     from sweeps.systems import registry
 
     return dict(registry.system(word).defaults.get(command, {}))
 
 
-def summary(name: str) -> str:
+def summary_of(name: str) -> str:
     """Return a one-line summary of a command, from the docstring of its settings; or why a figure
     of another package cannot be loaded, which concerns nobody who does not run it."""
     try:
-        about = described(name)[0].about
+        about = metadata(name)[0].about
     except ValueError as error:
         return str(error)
     return textwrap.shorten(re.split(r"[:;] |\.(?: (?=[A-Z])|$)", about)[0], 88, placeholder=" ...")
@@ -210,66 +228,70 @@ def file_name(command: str) -> str:
     return re.sub(r"\W+", "_", command)
 
 
-class Offer(NamedTuple):
+class CommandOptions(NamedTuple):
     """The options of a command.
 
     Attributes:
         command: the command in the table.
         kind: kind of its settings.
-        options: its own settings, and the options that commands share.
-        run: whether it has a run.
+        fields: fields of its own settings, and of the options that commands share.
+        has_run: whether its settings contain a run.
         usual: the command's default settings of its runs.
-        positional: options that are given without their names.
+        positional: options whose names may be omitted.
         recorded: whether a record of the settings is written next to its results.
         language: language of the options and of the run's settings.
     """
 
     command: Command
     kind: Kind
-    options: dict[str, Field]
-    run: bool
+    fields: dict[str, Field]
+    has_run: bool
     usual: Table
     positional: Sequence[str]
     recorded: bool
     language: Language
 
     @classmethod
-    def of(cls, name: str, problem: str = "") -> "Offer":
+    def of(cls, name: str, problem: str = "") -> "CommandOptions":
         """Return the options of a command for runs of a problem."""
         command = COMMANDS[name]
-        kind, usual, positional = described(name)
+        kind, usual, positional = metadata(name)
         usual = defaults(name, problem) or usual
+        has_run = usual is not None
         recorded = command.recorded and "out" in kind.fields
-        options = {name: field for name, field in kind.fields.items() if name != RUN}
-        wanted = recorded, command.draws, command.draws, command.talks
-        options |= {n: SHARED[n] for n, there in zip(SHARED, wanted, strict=True) if there}
-        run = {} if usual is None else kinds.language().kinds[0].fields
-        root = kind._replace(word="command", fields={**options, **run, **options})
+        fields = {name: field for name, field in kind.fields.items() if name != RUN_FIELD}
+        is_shared = recorded, command.draws, command.draws, command.talks
+        fields |= {n: SHARED[n] for n, shared in zip(SHARED, is_shared, strict=True) if shared}
+        of_run = kinds.language().kinds[0].fields if has_run else {}
+        # Own options come first, and replace settings of the run that have the same name.
+        root = kind._replace(word="command", fields={**fields, **of_run, **fields})
         language = kinds.language().rooted(root)
-        return cls(command, kind, options, bool(run), usual or {}, positional, recorded, language)
+        return cls(command, kind, fields, has_run, usual or {}, positional, recorded, language)
 
-    def chosen(self, given: Pairs) -> Table:
-        """Return the given settings, completed by the defaults of the command."""
-        first = [pair for pair in given if fold(pair[0]) == "problem"]
-        rest = [pair for pair in given if pair not in first]
-        problem = self.language.assign({}, first)
+    def with_defaults(self, pairs: Pairs) -> Table:
+        """Return settings, completed by the defaults of the command."""
+        problem_pairs = [pair for pair in pairs if normalise(pair[0]) == "problem"]
+        others = [pair for pair in pairs if pair not in problem_pairs]
+        problem = self.language.assign({}, problem_pairs)
+        # Defaults without a problem are those of the system of the chosen one.
         of_system = "problem" not in self.usual
         usual = self.language.assign(problem if of_system else {}, self.usual.items())
         # Defaults for the command's own problem do not apply to another one.
         other = problem and problem["problem"] != usual.get("problem") and not of_system
-        return self.language.assign(problem if other else usual, rest)
+        return self.language.assign(problem if other else usual, others)
 
-    def run_of(self, given: Table) -> Table:
+    def run_of(self, table: Table) -> Table:
         """Return only the settings of the run."""
-        return {n: value for n, value in given.items() if n not in (*self.options, "kind")}
+        return {n: value for n, value in table.items() if n not in (*self.fields, "kind")}
 
-    def names(self, option: str, given: Table) -> list[str]:
+    def names(self, option: str, table: Table) -> Sequence[str]:
         """Return the allowed values of `--theories`, `--theory`, `--against` or `--observable` for
         a built-in problem; empty for others, and where packages may add some."""
         group = "observables" if option == "observable" else "theories"
-        problem: Any = given.get("problem", {"kind": ""})
-        known = names_by_problem().get(problem["kind"])
-        if not known or importlib.metadata.entry_points(group=f"dynsim.{group}"):
+        problem = table.get("problem")
+        names = names_by_problem().get(problem["kind"]) if is_branch(problem) else None
+        if names is None or importlib.metadata.entry_points(group=f"dynsim.{group}"):
             return []
-        theories, others, observables, _ = known
-        return {"observable": observables, "theories": theories}.get(option, [*others, *theories])
+        if option == "observable":
+            return names.observables
+        return [*(names.training if option != "theories" else ()), *names.theories]

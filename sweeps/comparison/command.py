@@ -12,10 +12,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from dynsim import checks, log_times
+from dynsim import Problem, checks, log_times
 from dynsim.decoding import Seed
 from dynsim.problem.sharpness import check_threshold
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
+from dynsim.training.rule import UpdateRule
 from odes.batch_noise import STATISTICS, STD
 from odes.theory import AnyTheory, error_message
 from sweeps import output
@@ -25,18 +26,18 @@ from sweeps.language.values import MOST_VALUES
 from sweeps.output import check_directory
 from sweeps.runner import cluster
 from sweeps.runner.program import traces
-from sweeps.runner.run import run as computed
+from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep, Tolerance
-from sweeps.runner.work import begin
+from sweeps.runner.work import compile_first
 from sweeps.systems import registry
-from sweeps.systems.experiment import MOST_TIMES, Experiment, made
+from sweeps.systems.experiment import MOST_TIMES, Experiment, as_experiment
 from sweeps.systems.kinds import language
 from sweeps.systems.training import Descent
 
 MOST_STARTS = 32
 """Maximum number of seeds whose starting weights the theories of the standard deviation across
 seeds use, as these theories are slow."""
-ALL = "all"
+ALL_THEORIES = "all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Compare:
         json: print the report as JSON, and nothing else, to standard output.
     """
 
-    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz"}
+    RUN: ClassVar[Mapping[str, str]] = {"problem": "yz"}
 
     run: Experiment
     seeds: Annotated[int, at.Ge(1), at.Le(MOST_VALUES)] = 8
@@ -72,9 +73,9 @@ class Compare:
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for invalid settings."""
         check_fields(self)
-        twice = [name for name in self.theories if self.theories.count(name) > 1]
-        if twice:
-            raise ValueError(f"theories = {twice[0]!r}: is named twice")
+        for name in self.theories:
+            if self.theories.count(name) > 1:
+                raise ValueError(f"theories = {name!r}: is named twice")
         if self.run.seed:
             raise ValueError(
                 f"seed = {self.run.seed}: the runs of a comparison have the seeds 0 to "
@@ -86,11 +87,11 @@ class Compare:
 
 def run(config: Compare) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
-    plan = planned(config)
+    work = plan_comparison(config)
     # Matplotlib is imported while programs compile.
     from sweeps.comparison.picture import draw
 
-    result = solved(config, *plan)
+    result = run_comparison(config, *work)
     arrays = {
         side: {
             **{str(name): dataset[name].values for name in dataset.data_vars},
@@ -106,7 +107,11 @@ def run(config: Compare) -> list[Path] | None:
 
 
 def compare(
-    run: Any = "yz", rule: Any = None, /, theories: Sequence[Any] = (), **settings: Any
+    run: Experiment | Problem | str = "yz",
+    rule: UpdateRule | str | Mapping | None = None,
+    /,
+    theories: Sequence[AnyTheory | str] | str = (),
+    **settings: Any,
 ) -> Comparison:
     """Train runs, solve theories from the same starts at the same times, and compare them.
 
@@ -134,110 +139,119 @@ def compare(
     checks.kind("theories", theories, Sequence)
     names = {field.name for field in dataclasses.fields(Compare)}
     options = {name: settings.pop(name) for name in names & {*settings}}
-    named = tuple(each for each in theories if isinstance(each, str))
-    own = [each for each in theories if not isinstance(each, str)]
-    config = Compare(made(run, rule, **settings), theories=named, **options)
-    return solved(config, *planned(config, own))
+    named = tuple(theory for theory in theories if isinstance(theory, str))
+    own = [theory for theory in theories if not isinstance(theory, str)]
+    config = Compare(as_experiment(run, rule, **settings), theories=named, **options)
+    return run_comparison(config, *plan_comparison(config, own))
 
 
-def planned(
+def plan_comparison(
     config: Compare, theories: Sequence[AnyTheory] = ()
 ) -> tuple[dict[str, Sweep], dict[str, AnyTheory], dict[str, str]]:
     """Return the sweeps of training and of each theory by name, the theories, and the reasons why
     others do not apply. All programs are traced, and compile in the background."""
     config.check()
     run = config.run
-    own = {each.name: each for each in theories}
-    described, left_out = registry.applicable(run)
+    own = {theory.name: theory for theory in theories}
+    applicable, left_out = registry.applicable(run)
     known = registry.theories(registry.system_of(run))
     training = known[TRAINING]
-    compared = _requested(config, known, described, left_out, own) | own
-    if config.rtol is not None and not any(each.adaptive for each in compared.values()):
+    compared = _requested(config, known, applicable, left_out, own) | own
+    if config.rtol is not None and not any(theory.adaptive for theory in compared.values()):
         raise ValueError(f"rtol = {config.rtol}: none of the theories {tuple(compared)} uses it")
     names = run.built[0].COMPARED or _common(config, training, compared)
 
-    def sweep(name: str, theory: AnyTheory) -> Sweep:
-        known = theory.observables(run.bare).names()
-        statistics = (each + end for each in names for end in STATISTICS)
-        record = (*names, *(each for each in statistics if each in known))
-        times: Any = config.times
+    sweeps = {}
+    for name, theory in {TRAINING: training, **compared}.items():
+        recordable = theory.observables(run.bare).names()
+        # Theories of noise also predict standard deviations, and errors of what they sample.
+        statistics = (observable + suffix for observable in names for suffix in STATISTICS)
+        record = (*names, *(statistic for statistic in statistics if statistic in recordable))
+        times: int | tuple[int, ...] = config.times
         if theory.records is not None and run.steps is not None:
             # Evenly among those of the comparison, with both ends.
             every = np.asarray(log_times(run.steps, config.times))
-            chosen = np.linspace(0, len(every) - 1, theory.records)
-            times = tuple(every[np.unique(np.rint(chosen).astype(int))].tolist())
-        return Sweep(
+            index = np.linspace(0, len(every) - 1, theory.records)
+            times = tuple(every[np.unique(np.rint(index).astype(int))].tolist())
+        seeds = config.seeds
+        if theory.drawn and theory.paths:
+            seeds = theory.paths
+        elif not (theory.trains or theory.drawn or (theory.seeded and not _starts_alike(run))):
+            # All runs would be the same.
+            seeds = 1
+        elif any(observable.endswith(STD) for observable in recordable):
+            # Theories of noise are slow.
+            seeds = min(seeds, MOST_STARTS)
+        sweeps[name] = Sweep(
             run,
-            {"seed": {"range": _runs(config, theory)}},
+            {"seed": {"range": seeds}},
             own.get(name, name),
             record,
             times,
             rtol=config.rtol if theory.adaptive else None,
             root=config.root,
         )
+        sweeps[name].check()
 
-    sweeps = {n: sweep(n, theory) for n, theory in {TRAINING: training, **compared}.items()}
-    for each in sweeps.values():
-        each.check()
+    # Before JAX is started, which fixes the number of its devices.
     cluster.use_all_cores()
     # What takes longest to compile is traced first: training, and theories with derivatives.
-    slow = [TRAINING, *(name for name, each in compared.items() if each.records is not None)]
-    begin([sweeps[name] for name in dict.fromkeys((*slow, *sweeps))])
+    slow = [TRAINING, *(name for name, theory in compared.items() if theory.records is not None)]
+    compile_first([sweeps[name] for name in dict.fromkeys((*slow, *sweeps))])
     return sweeps, compared, left_out
 
 
-def solved(
+def run_comparison(
     config: Compare,
     sweeps: Mapping[str, Sweep],
     theories: Mapping[str, AnyTheory],
     left_out: Mapping[str, str],
 ) -> Comparison:
-    """Compute what is `planned`."""
-    found = {name: computed(each).load() for name, each in sweeps.items()}
-    simulation, run = found.pop(TRAINING), config.run
-    fields = (field.name for field in dataclasses.fields(config))
-    settings = {name: getattr(config, name) for name in fields}
-    settings |= {"out": str(config.out), "run": encode(language(), run)}
+    """Compute the result of a `plan_comparison`."""
+    results = {name: run_sweep(sweep).load() for name, sweep in sweeps.items()}
+    simulation = results.pop(TRAINING)
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    settings |= {"out": str(config.out), "run": encode(language(), config.run)}
     names = sweeps[TRAINING].names
-    return Comparison(run, settings, simulation, found, theories, names, left_out)
+    return Comparison(config.run, settings, simulation, results, theories, names, left_out)
 
 
 def _requested(
     config: Compare,
     every: Mapping[str, AnyTheory],
-    described: Mapping[str, AnyTheory],
+    applicable: Mapping[str, AnyTheory],
     left_out: Mapping[str, str],
     own: Mapping[str, AnyTheory],
 ) -> dict[str, AnyTheory]:
-    """Return the requested theories, or all that are `described`, by name. Training without noise
+    """Return the requested theories by name, or all that are `applicable`. Training without noise
     is always one of them, as it separates the effects of noise from the errors of a theory."""
-    known = {name: each for name, each in every.items() if not each.trains}
-    always = [name for name, each in described.items() if isinstance(each, Descent)]
-    usual = [name for name in described if name not in always]
+    known = {name: theory for name, theory in every.items() if not theory.trains}
+    names = [name for name, theory in applicable.items() if isinstance(theory, Descent)]
+    others = [name for name in applicable if name not in names]
     if config.theories and not known:
         name = registry.system_of(config.run).name
         raise ValueError(f"theories = {config.theories[0]!r}: {name} has none")
-    if not described and not config.theories and left_out and not own:
-        why = next(iter(left_out.values()))
+    if not applicable and not config.theories and left_out and not own:
+        reason = next(iter(left_out.values()))
         raise ValueError(
-            f"theories = (): none of the system's theories describes these runs; {why}"
+            f"theories = (): none of the system's theories describes these runs; {reason}"
         )
-    names = list(always)
-    for word in config.theories or usual:
+    for word in config.theories or others:
         if word == registry.BEST:
-            if not usual:
+            if not others:
                 raise ValueError(
                     "theories = 'best': none of the system's theories describes these runs"
                 )
-            names.append(usual[0])
-        elif word == ALL:
+            names.append(others[0])
+        elif word == ALL_THEORIES:
+            # Also variants of other theories, which `applicable` leaves out.
             names += [
-                n
-                for n, each in known.items()
-                if not error_message(registry.check_run, each, config.run)
+                name
+                for name, theory in known.items()
+                if not error_message(registry.check_run, theory, config.run)
             ]
         else:
-            theory = known[checks.choice("theories", word, (*known, registry.BEST, ALL))]
+            theory = known[checks.choice("theories", word, (*known, registry.BEST, ALL_THEORIES))]
             registry.check_run(theory, config.run)
             names.append(word)
     return {name: known[name] for name in dict.fromkeys(names)}
@@ -248,15 +262,18 @@ def _common(
 ) -> tuple[str, ...]:
     """Return the observables that training and theories share. Those that need a Hessian are
     compared only if theories are requested by name, or for rules with known stability."""
-    curved = config.theories and error_message(check_threshold, config.run.rule.build()) is None
-    usual = Sweep(config.run, {"seed": {"range": 1}}).names
+    curvature = config.theories and error_message(check_threshold, config.run.rule.build()) is None
     problem = config.run.bare
-    known = [theory.observables(problem).names() for theory in theories.values()]
+    predicted = [theory.observables(problem).names() for theory in theories.values()]
+    if theories:
+        measured = training.observables(problem).names()
+    else:
+        measured = Sweep(config.run, {"seed": {"range": 1}}).names
     names = tuple(
         name
-        for name in (training.observables(problem).names() if theories else usual)
-        if all(name in each for each in known)
-        and (curved or name not in (SHARPNESS, PRECONDITIONED))
+        for name in measured
+        if all(name in predictions for predictions in predicted)
+        and (curvature or name not in (SHARPNESS, PRECONDITIONED))
     )
     if not names:
         raise ValueError(
@@ -265,18 +282,9 @@ def _common(
     return names
 
 
-def _runs(config: Compare, theory: AnyTheory) -> int:
-    """Return the number of runs of training or of a theory: one if all would be the same."""
-    if theory.drawn and theory.paths:
-        return theory.paths
-    if not (theory.trains or theory.drawn or (theory.seeded and not _starts_alike(config.run))):
-        return 1
-    names = theory.observables(config.run.bare).names()
-    return min(config.seeds, MOST_STARTS) if any(n.endswith(STD) for n in names) else config.seeds
-
-
 @functools.lru_cache(maxsize=1)
 def _starts_alike(run: Experiment) -> bool:
     """Return whether all seeds start from the same weights: whether they ignore the key."""
+    # Traced only: whether a program reads its key shows without running it.
     init = jax.jit(lambda key: eqx.filter(run.built[0].init(key), eqx.is_array))
     return not traces.reads(init.trace(jax.eval_shape(lambda: jax.random.key(0))))[0]

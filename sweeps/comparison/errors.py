@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -18,14 +18,15 @@ from odes.theory import AnyTheory
 from sweeps import output
 from sweeps.comparison import table
 from sweeps.comparison.scatter import (
-    Held,
+    EdgeSharpness,
     Scatter,
     average,
-    held,
     over_paths,
     over_starts,
+    sharpness_at_edge,
     spread,
 )
+from sweeps.output import JsonObject
 from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Comparison:
     """
 
     run: Experiment
-    settings: Mapping[str, Any]
+    settings: JsonObject
     simulation: xr.Dataset
     predictions: Mapping[str, xr.Dataset]
     theories: Mapping[str, AnyTheory]
@@ -66,24 +67,30 @@ class Comparison:
     @functools.cached_property
     def sides(self) -> dict[str, xr.Dataset]:
         """Training and the theories, with the recorded steps as the coordinate `time`."""
-        found = {TRAINING: self.simulation, **self.predictions}
-        return {name: _with_times(each) for name, each in found.items()}
+        sides = {TRAINING: self.simulation, **self.predictions}
+        for name, data in sides.items():
+            times = np.asarray(data["time"].values, np.float64)
+            if times.ndim > 1:
+                # Steps that a schedule sets are an array of each run, the same for all seeds.
+                data = data.drop_vars("time").rename(record="time")
+                sides[name] = data.assign_coords(time=times[0])
+        return sides
 
     @functools.cached_property
     def dataset(self) -> xr.Dataset:
         """Means over the runs that ended well, over `side` (training and each theory) and `time`,
         and of training the sampling error of each as NAME_error; NaN at times that a theory does
         not record. The runs are `simulation`, and those of a theory are in `predictions`."""
-        found = xr.concat(
-            [*self.means.values()], xr.DataArray([*self.means], dims="side", name="side")
-        )
+        side = xr.DataArray([*self.means], dims="side", name="side")
+        dataset = xr.concat([*self.means.values()], side)
         for name in self.names:
             runs = self.runs(TRAINING, name)
+            # Zero for a single run, rather than NaN.
             error = runs.std("seed", ddof=min(1, len(runs) - 1)) / max(len(runs), 1) ** 0.5
-            found[f"{name}_error"] = (found[name].dims[1:], error.values)
-            for each in (name, f"{name}_error"):
-                found[each].attrs = dict(self.simulation[name].attrs)
-        return found
+            dataset[f"{name}_error"] = (dataset[name].dims[1:], error.values)
+            for array in (name, f"{name}_error"):
+                dataset[array].attrs = dict(self.simulation[name].attrs)
+        return dataset
 
     def plot(self) -> "Figure":
         """Draw each observable of runs and theories over time, above the distance between them."""
@@ -94,25 +101,25 @@ class Comparison:
     def runs(self, side: str, name: str, of: str = "") -> xr.DataArray:
         """Return an observable of the runs of training or of a theory that ended well, (R, S, ...),
         at the times of the theory `of` if that is named."""
-        found = self.sides[side]
-        found = found[name].isel(seed=found["status"].values == Status.OK).astype(np.float64)
-        return found.sel(time=self.sides[of]["time"], method="nearest") if of else found
+        data = self.sides[side]
+        runs = data[name].isel(seed=data["status"].values == Status.OK).astype(np.float64)
+        return runs.sel(time=self.sides[of]["time"], method="nearest") if of else runs
 
     @functools.cached_property
     def means(self) -> dict[str, xr.Dataset]:
         """Means over the runs that ended well, by side; NaN if none did."""
+        means = {}
+        for side in self.sides:
+            arrays = {}
+            for name in self.names:
+                runs = self.runs(side, name)
+                arrays[name] = xr.DataArray(
+                    average(runs.values), dims=runs.dims[1:], coords={"time": runs.time}
+                )
+            means[side] = xr.Dataset(arrays)
+        return means
 
-        def mean(side: str, name: str) -> xr.DataArray:
-            runs = self.runs(side, name)
-            return xr.DataArray(
-                average(runs.values), dims=runs.dims[1:], coords={"time": runs.time}
-            )
-
-        return {
-            side: xr.Dataset({name: mean(side, name) for name in self.names}) for side in self.sides
-        }
-
-    def error(self, side: str, name: str) -> dict[str, Any]:
+    def error(self, side: str, name: str) -> dict[str, float]:
         """Return the error of a theory against the mean of the runs, relative to that mean and in
         standard errors of it; or, of training, that standard error.
 
@@ -121,82 +128,92 @@ class Comparison:
             to the standard error if the mean is smaller, so that it is `floored`; and, over time,
             in `sampling_errors`. NaN where there is nothing to divide by.
         """
+        norm = np.linalg.norm
         runs = self.runs(TRAINING, name, of=side).values
-        mean, chance = average(runs), spread(runs) / math.sqrt(max(len(runs), 1))
-        off = chance if side == TRAINING else self.means[side][name].values - mean
-        floor, norm = float(np.nan_to_num(np.linalg.norm(chance[-1]))), np.linalg.norm
+        mean, sampling = average(runs), spread(runs) / math.sqrt(max(len(runs), 1))
+        error = sampling if side == TRAINING else self.means[side][name].values - mean
+        # A single run has no sampling error.
+        floor = float(np.nan_to_num(norm(sampling[-1])))
 
-        def ratio(size: Any, reference: Any) -> float:
+        def ratio(size: np.floating, reference: np.floating | float) -> float:
             return float(size / reference) if reference > 0 else math.nan
 
         return {
-            "over_time": ratio(norm(off), norm(mean)),
-            "at_end": ratio(norm(off[-1]), max(norm(mean[-1]), floor)),
+            "over_time": ratio(norm(error), norm(mean)),
+            "at_end": ratio(norm(error[-1]), max(norm(mean[-1]), floor)),
             "floored": bool(norm(mean[-1]) < floor),
-            "sampling_errors": ratio(norm(off), norm(chance)),
+            "sampling_errors": ratio(norm(error), norm(sampling)),
         }
 
     def scatter(self, theory: str, name: str) -> Scatter | None:
         """Return predicted and measured standard deviation across seeds; None if the theory
         predicts none, or if none of its runs ended well."""
         runs, mean = self.runs(TRAINING, name, of=theory).values, self.runs(theory, name).values
-        known = self.predictions[theory]
+        prediction = self.predictions[theory]
         if self.theories[theory].drawn:
             return over_paths(mean, runs)
-        if name + STD not in known or not len(mean):
+        if name + STD not in prediction or not len(mean):
             return None
+        # Theories that sample nothing have no error of their own.
         errors = (
-            self.runs(theory, name + end).values if name + end in known else 0.0
-            for end in (ERROR, STD + ERROR)
+            self.runs(theory, name + suffix).values if name + suffix in prediction else 0.0
+            for suffix in (ERROR, STD + ERROR)
         )
         return over_starts(runs, mean, self.runs(theory, name + STD).values, *errors)
 
     def summary(self, side: str) -> dict[str, list[float]]:
-        """Return what `Problem.summary` says of each run that ended well."""
+        """Return `Problem.summary` of each run that ended well."""
         problem, times = self.run.built[0], self.sides[side]["time"].values
         runs = {name: self.runs(side, name).values for name in self.names}
         rows = [
-            problem.summary(times, {name: each[i] for name, each in runs.items()})
+            problem.summary(times, {name: values[i] for name, values in runs.items()})
             for i in range(len(next(iter(runs.values()))))
         ]
         return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else ())}
 
     @functools.cached_property
-    def edge(self) -> Held | None:
+    def edge(self) -> EdgeSharpness | None:
         """The sharpness at the edge of stability next to the central flow's, if both are
         compared."""
         if central.THEORY.name not in self.predictions or PRECONDITIONED not in self.names:
             return None
-        return held(self.simulation, self.predictions[central.THEORY.name])
+        return sharpness_at_edge(self.simulation, self.predictions[central.THEORY.name])
 
     @functools.cached_property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """All numbers of the comparison as JSON values; NaN becomes None."""
-        # Each step rounds the weights.
+        sides: dict[str, JsonObject] = {}
+        for side, data in self.sides.items():
+            sides[side] = {"status": status_counts(data["status"].values)}
+            if summary := self.summary(side):
+                sides[side]["summary"] = summary
+
+        # Each step rounds the weights: errors add up like a random walk.
         rounding = float(np.finfo(self.run.dtype).eps) * (self.run.steps or 1) ** 0.5 / 4
-
-        def side(name: str) -> dict[str, Any]:
-            status = {"status": status_counts(self.sides[name]["status"].values)}
-            told = self.summary(name)
-            return status | ({"summary": told} if told else {})
-
-        def theory(name: str) -> dict[str, Any]:
-            each, errors = self.theories[name], {n: self.error(name, n) for n in self.names}
-            chance = {n: error.pop("sampling_errors") for n, error in errors.items()}
-            found = {"title": each.title or name, "assumes": each.assumes, **side(name)}
-            found |= {"relative_error": errors, "sampling_errors": chance}
-            spreads = {n: self.scatter(name, n) for n in self.names}
-            ends = {
-                n: each.at_end(rounding * np.abs(self.runs(TRAINING, n).values).max(initial=0))
-                for n, each in spreads.items()
-                if each
+        theories = {}
+        for side in self.predictions:
+            theory = self.theories[side]
+            errors = {name: self.error(side, name) for name in self.names}
+            sampling = {name: error.pop("sampling_errors") for name, error in errors.items()}
+            theories[side] = {
+                "title": theory.title or side,
+                "assumes": theory.assumes,
+                **sides[side],
+                "relative_error": errors,
+                "sampling_errors": sampling,
             }
-            return found | ({"spread_at_end": ends} if ends else {})
+            at_end = {}
+            for name in self.names:
+                if scatter := self.scatter(side, name):
+                    largest = np.abs(self.runs(TRAINING, name).values).max(initial=0)
+                    at_end[name] = scatter.at_end(rounding * largest)
+            if at_end:
+                theories[side]["spread_at_end"] = at_end
 
-        own = {n: self.error(TRAINING, n) for n in self.names}
-        for error in own.values():
+        training = {name: self.error(TRAINING, name) for name in self.names}
+        for error in training.values():
+            # It is 1 by definition.
             del error["sampling_errors"]
-        edge = {"edge": dataclasses.asdict(self.edge)} if self.edge else {}
         return output.as_json(
             {
                 "config": self.settings,
@@ -205,17 +222,17 @@ class Comparison:
                     "simulation_precision": self.run.dtype,
                     "theory_precision": "float64",
                 },
-                TRAINING: {**side(TRAINING), "sampling_error": own},
-                "theories": {name: theory(name) for name in self.predictions},
+                TRAINING: {**sides[TRAINING], "sampling_error": training},
+                "theories": theories,
                 "left_out": dict(self.left_out),
-                **edge,
+                **({"edge": dataclasses.asdict(self.edge)} if self.edge else {}),
             }
         )
 
     def __str__(self) -> str:
         """Format the errors of the theories, as `dynsim compare` prints them."""
         run, runs = self.run, self.simulation.sizes["seed"]
-        lines = table.lines(self.report, self.names, table.heading(run, runs))
+        lines = table.report_lines(self.report, self.names, table.heading(run, runs))
         return "\n".join([*lines, *(["", str(self.edge)] if self.edge else [])])
 
     def __repr__(self) -> str:
@@ -225,12 +242,3 @@ class Comparison:
         )
         runs = f"{self.simulation.sizes['seed']} runs of {self.run.about}"
         return f"<Comparison of {runs}; error of {name} over time: {', '.join(errors) or '-'}>"
-
-
-def _with_times(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset with the recorded steps as a coordinate: where a schedule sets them, they
-    are an array of each run, the same for all seeds."""
-    times = np.asarray(dataset["time"].values, np.float64)
-    if times.ndim == 1:
-        return dataset
-    return dataset.drop_vars("time").rename(record="time").assign_coords(time=times[0])

@@ -3,7 +3,6 @@ the distance of each theory from the mean of the runs."""
 
 import math
 import textwrap
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,17 +17,17 @@ from sweeps.runner import labels
 from sweeps.runner.progress import count
 from sweeps.systems import registry
 
-MARKS = 15
+NUM_MARKERS = 15
 """Approximate number of markers on a curve of the mean."""
-HEIGHT = 24
+LABEL_WIDTH = 24
 """Characters per line of a vertical label, as high as a panel."""
-MOST_ENTRIES = 6
+MAX_CURVES = 6
 """Maximum number of entries of a vector or a matrix to draw."""
-DECADES = 100
+LOG_LOSS = 100
 """Ratio of the largest to the smallest mean loss above which its axis is logarithmic."""
-FEW: dict[str, Any] = {"ls": "", "marker": "s", "ms": 4}
+FEW_TIMES: drawing.Keywords = {"ls": "", "marker": "s", "ms": 4}
 """Style of a theory that records fewer times than the runs; its standard deviations are bars."""
-LEAST = 1e-5
+MIN_DISTANCE = 1e-5
 """Minimum distance to draw, as a share of the largest value."""
 
 
@@ -54,6 +53,7 @@ def draw(result: Comparison) -> Figure:
             plot_distance(result, name, ax=ax).set_xlim(upper.get_xlim())
             if i % columns:
                 ax.set_ylabel("")
+    # The last row may have fewer observables.
     for ax in axes.flat:
         ax.set_visible(ax.has_data())
     handles, texts = axes[0, 0].get_legend_handles_labels()
@@ -67,52 +67,61 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     lines. Predicted standard deviations across seeds are dotted lines around the predicted means,
     in bands of their standard errors."""
     runs = result.runs(TRAINING, name)
+    times = runs["time"].values
     # (R, S, entries), and (S, entries) of means and standard deviations.
     every = runs.values.reshape(*runs.shape[:2], math.prod(runs.shape[2:]))
-    times, mean = runs["time"].values, average(every)
-    flat = lambda values: values.reshape(len(values), -1)  # noqa: E731
-    solved = []
+    mean, deviation = average(every), spread(every)
+    curves = []
     styles = drawing.nested(len(result.predictions))
     for theory, style in zip(result.predictions, styles, strict=True):
-        curve, found = result.means[theory][name], result.scatter(theory, name)
-        std, error = (flat(found.predicted), flat(found.predicted_error)) if found else (None, None)
-        solved.append((theory, style, curve["time"].values, flat(curve.values), std, error))
-    chosen = np.sort(np.argsort(-np.ptp(mean, axis=0), kind="stable")[:MOST_ENTRIES])
-    step = max(times.size // MARKS, 1)
-    marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
-    for place, entry in enumerate(chosen):
+        predicted, scatter = result.means[theory][name], result.scatter(theory, name)
+        arrays = [predicted.values]
+        if scatter:
+            arrays += [scatter.predicted, scatter.predicted_error]
+        arrays = [values.reshape(len(values), -1) for values in arrays]
+        about = result.theories[theory].title or theory
+        curves.append((about, style, predicted["time"].values, *arrays))
 
-        def label(text: str, place: int = place) -> str | None:
-            return None if place else text
-
-        around = spread(every[..., entry])
-        low, high = mean[:, entry] - around, mean[:, entry] + around
-        ax.fill_between(times, low, high, color="0.82", lw=0)
-        for theory, style, when, curves, std, error in solved:
+    # Markers on some points only, so that theories show between them.
+    step = max(times.size // NUM_MARKERS, 1)
+    markers = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
+    entries = np.sort(np.argsort(-np.ptp(mean, axis=0), kind="stable")[:MAX_CURVES])
+    for entry in entries:
+        # The legend lists each curve once.
+        is_first = entry == entries[0]
+        middle, half = mean[:, entry], deviation[:, entry]
+        ax.fill_between(times, middle - half, middle + half, color="0.82", lw=0)
+        for about, style, at, *arrays in curves:
             # A reduced task may have one entry for all classes.
-            at = min(entry, curves.shape[1] - 1)
-            curve, about = curves[:, at], label(result.theories[theory].title or theory)
-            if when.size < times.size:
-                bar = None if std is None else std[:, at]
-                bars = {"color": style["color"], "yerr": bar, "zorder": 3}
-                ax.errorbar(when, curve, label=about, **FEW, **bars)
+            curve, *scatter = (values[:, min(entry, values.shape[1] - 1)] for values in arrays)
+            label = about if is_first else None
+            if at.size < times.size:
+                bars = {"color": style["color"], "yerr": scatter[0] if scatter else None}
+                ax.errorbar(at, curve, label=label, zorder=3, **FEW_TIMES, **bars)
                 continue
-            ax.plot(when, curve, label=about, **style)
-            if std is not None:
-                for edge in (curve - std[:, at], curve + std[:, at]):
-                    ax.plot(when, edge, color=style["color"], lw=0.8, ls=":")
+            ax.plot(at, curve, label=label, **style)
+            if scatter:
+                std, error = scatter
+                for edge in (curve - std, curve + std):
+                    ax.plot(at, edge, color=style["color"], lw=0.8, ls=":")
                     band = {"color": style["color"], "alpha": 0.15, "lw": 0}
-                    ax.fill_between(when, edge - error[:, at], edge + error[:, at], **band)
-        about = label(f"simulation, {count(len(every), 'run')}: mean, sd as band")
-        ax.plot(times[::step], mean[::step, entry], label=about, **marks)
+                    ax.fill_between(at, edge - error, edge + error, **band)
+        label = f"simulation, {count(len(every), 'run')}: mean, sd as band" if is_first else None
+        ax.plot(times[::step], mean[::step, entry], label=label, **markers)
     ax.set_xscale("symlog", linthresh=1)
-    if name == "loss" and 0 < DECADES * mean.min() < mean.max():
-        # A flow may fall on by many decades.
+    if name == "loss" and 0 < LOG_LOSS * mean.min() < mean.max():
+        # The loss of a flow may decrease further, by many decades.
         ax.set(yscale="log", ylim=(mean.min() / 10, None))
-    if len(chosen) < mean.shape[1]:
-        title = f"{len(chosen)} of {mean.shape[1]} entries, those that change most"
+    if len(entries) < mean.shape[1]:
+        title = f"{len(entries)} of {mean.shape[1]} entries, those that change most"
         ax.set_title(title, fontsize="medium")
-    return drawing.finished(ax, xlabel="optimiser steps", ylabel=_label(result, name))
+
+    attributes = labels.about(registry.system_of(result.run), name)
+    text = labels.label(xr.DataArray(attrs=attributes, name=name))
+    if attributes["long_name"] != name.replace("_", " "):
+        text = f"{text}, {name}"
+    ylabel = textwrap.fill(text, LABEL_WIDTH)
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel=ylabel)
 
 
 def plot_distance(result: Comparison, name: str, ax: Axes) -> Axes:
@@ -120,29 +129,23 @@ def plot_distance(result: Comparison, name: str, ax: Axes) -> Axes:
     over entries. Theories whose curves coincide differ here. What lies in the grey area is within
     the standard error of that mean."""
     runs = result.runs(TRAINING, name)
-    largest = np.max(_size(average(runs.values)), initial=0) or 1.0
-    error = _size(spread(runs.values)) / max(len(runs), 1) ** 0.5 / largest
-    ax.fill_between(runs["time"], LEAST, np.maximum(error, LEAST), color="0.85", lw=0)
+    # Relative to the largest mean, as a relative error diverges where a curve passes zero.
+    largest = np.max(_rms(average(runs.values)), initial=0) or 1.0
+    error = _rms(spread(runs.values)) / max(len(runs), 1) ** 0.5 / largest
+    error = np.maximum(error, MIN_DISTANCE)
+    ax.fill_between(runs["time"], MIN_DISTANCE, error, color="0.85", lw=0)
     styles = drawing.nested(len(result.predictions))
     for theory, style in zip(result.predictions, styles, strict=True):
         predicted = result.means[theory][name]
         mean = average(result.runs(TRAINING, name, of=theory).values)
         if predicted["time"].size < runs["time"].size:
-            style = FEW | {"color": style["color"]}
-        ax.plot(predicted["time"], _size(predicted.values - mean) / largest, **style)
+            style = FEW_TIMES | {"color": style["color"]}
+        ax.plot(predicted["time"], _rms(predicted.values - mean) / largest, **style)
     ax.set_xscale("symlog", linthresh=1)
-    limits = {"yscale": "log", "ylim": (LEAST, 2), "xlabel": "optimiser steps"}
+    limits = {"yscale": "log", "ylim": (MIN_DISTANCE, 2), "xlabel": "optimiser steps"}
     return drawing.finished(ax, ylabel="distance", **limits)
 
 
-def _label(result: Comparison, name: str) -> str:
-    """Return the description, unit and name of an observable, broken to the height of a panel."""
-    about = labels.about(registry.system_of(result.run), name)
-    text = labels.label(xr.DataArray(attrs=about, name=name))
-    known = about["long_name"] == name.replace("_", " ")
-    return textwrap.fill(text if known else f"{text}, {name}", HEIGHT)
-
-
-def _size(values: np.ndarray) -> np.ndarray:
+def _rms(values: np.ndarray) -> np.ndarray:
     """Return the root mean square over entries, (S,) from (S, ...)."""
     return np.sqrt(np.mean(values.reshape(len(values), -1) ** 2, axis=1))

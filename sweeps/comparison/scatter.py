@@ -13,9 +13,9 @@ from dynsim.training.recording import PRECONDITIONED
 from odes.batch_noise.noise import of_starts
 from odes.central import EDGE_WIDTH
 
-WIDER, SURE = 1.2, 3.0
-"""A prediction is strained if runs scatter more or less than predicted by the first factor, and by
-the second number of standard errors."""
+WIDER, SIGNIFICANT = 1.2, 3.0
+"""An assumption has broken down if runs scatter more or less than predicted by the first factor,
+and by the second number of standard errors."""
 
 
 class Scatter(NamedTuple):
@@ -36,14 +36,17 @@ class Scatter(NamedTuple):
 
     def at_end(self, rounding: float = 0.0) -> dict[str, float | bool]:
         """Return values at the last time, as root mean square over classes or entries, and whether
-        the prediction is strained. `rounding` is the error of numbers in the runs."""
-        found = {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
-        predicted, own, measured, error = found.values()
+        an assumption has broken down ("strained"). `rounding` is the error of numbers in the
+        runs."""
+        # The root mean square, as variances add over entries.
+        last = {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
+        predicted, predicted_error, measured, error = last.values()
+        # The sampling error of the runs is relative to their scatter: here to the predicted one.
+        sampling = predicted * error / measured if measured else 0.0
+        significant = max(SIGNIFICANT * math.hypot(predicted_error, sampling), rounding)
         smaller, larger = sorted((predicted, measured))
-        # The sampling error that the runs have if the prediction is right.
-        chance = math.hypot(own, predicted * error / measured if measured else 0.0)
-        enough = max(SURE * chance, rounding)
-        return found | {"strained": larger > WIDER * smaller and larger - smaller > enough}
+        broken = larger > WIDER * smaller and larger - smaller > significant
+        return {**last, "strained": broken}
 
 
 def over_starts(
@@ -56,7 +59,9 @@ def over_starts(
     """Combine the predicted mean and standard deviation of each start, with their standard errors,
     and put the measured runs next to them."""
     if len(mean) == 1:
+        # A single start, without a variance over starts.
         return Scatter(std[0], (0 * std + std_error)[0], *_of_sample(runs))
+    # The variance of the means over the starts already includes that of their errors.
     variance, errors = of_starts(mean, std**2 - mean_error**2)
     predicted = np.sqrt(variance)
     error = np.divide(np.sqrt(errors.variance), 2 * predicted, where=predicted > 0, out=0 * std[0])
@@ -70,8 +75,8 @@ def over_paths(paths: Float[np.ndarray, "R S ..."], runs: Float[np.ndarray, "N S
 
 def _of_sample(runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sample standard deviation and its sampling error."""
-    found = spread(runs)
-    return found, found / math.sqrt(2 * max(len(runs) - 1, 1))
+    std = spread(runs)
+    return std, std / math.sqrt(2 * max(len(runs) - 1, 1))
 
 
 def average(runs: np.ndarray) -> np.ndarray:
@@ -85,7 +90,7 @@ def spread(runs: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class EdgeSharpness:
     """The preconditioned sharpness of training after the central flow reaches the edge. All values
     are averages over time and runs.
 
@@ -111,23 +116,24 @@ class Held:
         )
 
 
-def held(training: xr.Dataset, central: xr.Dataset) -> Held | None:
+def sharpness_at_edge(training: xr.Dataset, central: xr.Dataset) -> EdgeSharpness | None:
     """Return the sharpness at the edge for runs over `seed` that record it; None if no central flow
     gets there, or nothing at the edge is valid."""
     times = np.asarray(training["time"].values, np.float64)
-    sides = [side[PRECONDITIONED].values for side in (training, central)]
-    measured, predicted = np.broadcast_arrays(*sides)
-    after = np.maximum.accumulate(predicted > EDGE - EDGE_WIDTH, axis=1)
+    measured, predicted = np.broadcast_arrays(
+        training[PRECONDITIONED].values, central[PRECONDITIONED].values
+    )
+    # From the first record at the edge on, also where the flow leaves it again.
+    at_edge = np.maximum.accumulate(predicted > EDGE - EDGE_WIDTH, axis=1)
     for side in (training, central):
-        bad = side["first_bad_step"].values[:, None]
-        after &= (bad < 0) | (times < bad)
+        first_bad = side["first_bad_step"].values[:, None]
+        at_edge &= (first_bad < 0) | (times < first_bad)
     # Weights by duration, because records are dense at early times.
-    weights = np.gradient(times) * after
+    weights = np.gradient(times) * at_edge
     if not weights.any():
         return None
-    mean, theory = (
-        np.average(each[after], weights=weights[after]) for each in (measured, predicted)
-    )
-    varies = np.sqrt(np.average((measured[after] - mean) ** 2, weights=weights[after]))
-    first = times[np.argmax(after, axis=1)][after.any(axis=1)].min()
-    return Held(float(first), float(mean), float(varies), float(theory))
+    weights = weights[at_edge]
+    mean, theory = (np.average(x[at_edge], weights=weights) for x in (measured, predicted))
+    varies = np.sqrt(np.average((measured[at_edge] - mean) ** 2, weights=weights))
+    first = times[np.argmax(at_edge, axis=1)][at_edge.any(axis=1)].min()
+    return EdgeSharpness(float(first), float(mean), float(varies), float(theory))

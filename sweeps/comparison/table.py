@@ -4,16 +4,15 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from dynsim import Status
-from sweeps.output import aligned
+from sweeps.output import JsonObject, aligned
 from sweeps.runner.progress import count
 from sweeps.systems.experiment import Experiment
 
-WHY = {
+REASONS = {
     Status.DIVERGED.name: "weights or loss are not finite, or the loss is too large",
     Status.MAX_STEPS.name: "the ODE solver used up its steps, as for stiff problems (large rates)",
     Status.SOLVER_FAILED.name: "the ODE solver failed, for instance by a vanishing step size",
@@ -36,18 +35,22 @@ def heading(run: Experiment, runs: int) -> list[str]:
     ]
 
 
-def lines(report: Mapping[str, Any], names: Sequence[str], about: Sequence[str]) -> list[str]:
+def report_lines(report: JsonObject, names: Sequence[str], about: Sequence[str]) -> list[str]:
     """Format a report as lines: the heading `about`, then the errors with observables down and
     theories across, transposed if there are many."""
     training, theories = report["simulation"], report["theories"]
     errors = {"sampling": training["sampling_error"]}
     errors |= {name: theory["relative_error"] for name, theory in theories.items()}
-    cells = {side: {n: cell(**each) for n, each in row.items()} for side, row in errors.items()}
+    cells = {
+        side: {name: format_percent(**error) for name, error in row.items()}
+        for side, row in errors.items()
+    }
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {Status.OK.name}}
+    # Without a run that ended well there are no errors.
     for name, status in failed.items():
         if Status.OK.name not in status:
             cells[name] = dict.fromkeys(cells[name], ", ".join(status))
-    text = [*about[:-1], f"{about[-1]}: {counted(training['status'])}"]
+    text = [*about[:-1], f"{about[-1]}: {status_text(training['status'])}"]
     if not theories:
         text.append("No theory describes this problem; only training is shown.")
     text += [
@@ -56,67 +59,71 @@ def lines(report: Mapping[str, Any], names: Sequence[str], about: Sequence[str])
         "recorded times, divided by that of the mean) / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
     ]
-    if any(each["floored"] for side in errors.values() for each in side.values()):
+    if any(error["floored"] for row in errors.values() for error in row.values()):
         text.append(
             "* The mean at the end is below its sampling error; the error is relative to that."
         )
     text += ["", *_grid(cells, names)]
-    chance = {
+
+    sampling = {
         name: {n: "-" if x is None else f"{x:.3g}" for n, x in theory["sampling_errors"].items()}
         for name, theory in theories.items()
     }
-    if any(each != "-" for side in chance.values() for each in side.values()):
+    # A single run has no sampling error.
+    if any(cell != "-" for row in sampling.values() for cell in row.values()):
         text += [
             "",
             "The same over time, in sampling errors: differences of about 1 are due to chance.",
         ]
-        text += ["", *_grid(chance, names)]
-    summaries = {name: side.get("summary", {}) for name, side in theories.items()}
-    summaries = {"simulation": training.get("summary", {}), **summaries}
-    if any(summaries.values()):
-        rows = {
-            name: {n: when(x) for n, x in each.items()} for name, each in summaries.items() if each
-        }
-        text += ["", *_grid(rows, [*next(iter(rows.values()))])]
+        text += ["", *_grid(sampling, names)]
+
+    sides = {"simulation": training, **theories}
+    summaries = {
+        name: {n: mean_and_deviation(values) for n, values in side["summary"].items()}
+        for name, side in sides.items()
+        if side.get("summary")
+    }
+    if summaries:
+        text += ["", *_grid(summaries, [*next(iter(summaries.values()))])]
     for name, theory in theories.items():
-        if spread := theory.get("spread_at_end"):
-            text += deviations(spread, name)
+        if at_end := theory.get("spread_at_end"):
+            text += deviations(at_end, name)
     if theories:
         text += ["", "theories:"]
         for name, theory in theories.items():
-            said = theory["title"] + f"; assumes {theory['assumes']}" * bool(theory["assumes"])
-            text.append(f"  {name:<18} {textwrap.shorten(said, 140, placeholder=' ...')}")
+            title = theory["title"] + f"; assumes {theory['assumes']}" * bool(theory["assumes"])
+            text.append(f"  {name:<18} {textwrap.shorten(title, 140, placeholder=' ...')}")
     text += [""] * bool(failed)
-    text += [f"{name}: {counted(status)}" for name, status in failed.items()]
-    ended = {status for each in failed.values() for status in each}
-    return [*text, *(f"{name}: {why}." for name, why in WHY.items() if name in ended)]
+    text += [f"{name}: {status_text(status)}" for name, status in failed.items()]
+    statuses = {status for counts in failed.values() for status in counts}
+    return [*text, *(f"{name}: {why}." for name, why in REASONS.items() if name in statuses)]
 
 
 def _grid(cells: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> list[str]:
     """Format text by side and name as lines: sides across, or down if there are many."""
     rows, columns = list(names), list(cells)
-    turned = len(columns) > 6
-    if turned:
+    # More columns than fit in a terminal.
+    transposed = len(columns) > 6
+    if transposed:
         rows, columns = columns, rows
-    body = [[cells[row][c] if turned else cells[c][row] for c in columns] for row in rows]
+    body = [[cells[row][c] if transposed else cells[c][row] for c in columns] for row in rows]
     first = max(16, *map(len, rows)) + 1
     other = max(16, *map(len, columns), *(len(entry) for row in body for entry in row)) + 3
     table = [("", *columns), *((row, *entries) for row, entries in zip(rows, body, strict=True))]
     return aligned(table, first, other)
 
 
-def counted(status: Mapping[str, int]) -> str:
-    """Format status counts."""
+def status_text(status: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in status.items())
 
 
-def cell(over_time: float | None, at_end: float | None, floored: bool = False) -> str:
+def format_percent(over_time: float | None, at_end: float | None, floored: bool = False) -> str:
     """Format two ratios in %, with a star if the second one is relative to the sampling error."""
-    shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
-    return " / ".join(shown) + "*" * floored
+    ratios = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
+    return " / ".join(ratios) + "*" * floored
 
 
-def when(values: Sequence[float | None]) -> str:
+def mean_and_deviation(values: Sequence[float | None]) -> str:
     """Format a number of each run by mean and standard deviation; None where it is not reached."""
     known = [value for value in values if value is not None]
     if not known:
@@ -132,9 +139,9 @@ def deviations(at_end: Mapping[str, Mapping[str, float | None]], theory: str) ->
         ("", "predicted", "its error", "of the runs", "sampling error", "strained")
     ]
     for name, values in at_end.items():
-        *numbers, strained = values.values()
+        *numbers, broken = values.values()
         ratio = "-"
-        if strained:
+        if broken:
             predicted, _, measured, _ = (float(x or 0) for x in numbers)
             ratio = f"{measured / predicted if predicted else math.inf:.3g} times"
         rows.append((name, *("-" if x is None else format(x, ".3g") for x in numbers), ratio))

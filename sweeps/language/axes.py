@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,22 +21,23 @@ from sweeps.language.fields import (
     MISSING,
     Field,
     LanguageError,
+    Path,
+    Setting,
     Table,
+    Value,
     allowed,
     check,
     errors_in,
-    fold,
     is_branch,
     is_number,
     must_be,
+    normalise,
 )
-from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
+from sweeps.language.grammar import Language, chooses_kind, flattened
 from sweeps.language.values import LISTS, MOST_VALUES, is_spacing, spaced
 
 MOST_RUNS = 2**40
 """Maximum number of runs, far beyond any real sweep."""
-Groups = list[list[str]]
-"""Names of axes, grouped by dimension."""
 
 
 class Axis(NamedTuple):
@@ -115,43 +116,53 @@ class Axes:
         zipped: Sequence[Sequence[str]] = (),
     ) -> None:
         self._language, self.objects = language, {}
+        # Convert the run and the values of axes to text.
         _check_sizes(axes, zipped)
-        described = isinstance(run, Mapping | list)
-        tables = [run] if isinstance(run, Mapping) else run
-        self._given = _given(language, tables, axes) if described else self._text(run, full=False)
+        is_text = isinstance(run, Mapping | list)
+        if is_text:
+            self._table = _combine(language, [run] if isinstance(run, Mapping) else run, axes)
+        else:
+            self._table = self._text(run, full=False)
         self._values = {
-            name: [self._text(each) for each in _values(f"axes.{name}", given)]
-            for name, given in axes.items()
+            name: [self._text(value) for value in _listed(f"axes.{name}", values)]
+            for name, values in axes.items()
         }
-        groups = _grouped(self._values, zipped)
+        groups = _group(self._values, zipped)
         self.zipped = tuple(map(tuple, zipped))
-        # The setting that a numeric axis refers to may depend on kinds along other axes.
+
+        # Look up the axes in runs of all kinds, which decide what settings there are. Along an axis
+        # of numbers the kinds stay the same.
         numeric = {name for name, values in self._values.items() if all(map(is_number, values))}
         kinds = [group for group in groups if {*group} - numeric]
         tables = [
-            self._assigned({name: i for group, i in zip(kinds, at, strict=True) for name in group})
-            for at in itertools.product(*(range(len(self._values[group[0]])) for group in kinds))
+            self._at({name: i for group, i in zip(kinds, index, strict=True) for name in group})
+            for index in itertools.product(*(range(len(self._values[g[0]])) for g in kinds))
         ]
-        self.dims = tuple(
-            Dimension(tuple(self._axis(name, tables, axes[name]) for name in group))
-            for group in groups
-        )
-        for dim in self.dims:
-            _check_different(dim)
+        members = [tuple(self._axis(n, tables, axes[n]) for n in group) for group in groups]
+        self.dims = tuple(map(Dimension, members))
         self.named = {axis.name: axis for dim in self.dims for axis in dim.members}
+
+        # Check that no two runs are equal, and that no setting has two values.
+        for dim in self.dims:
+            ((point, number),) = Counter(zip(*dim.axes.values(), strict=True)).most_common(1)
+            if number > 1:
+                names = ", ".join(".".join(axis.path) for axis in dim.members)
+                value = point if point[1:] else point[0]
+                raise LanguageError(f"axes.{names}", "is given twice", value)
         for inner, outer in itertools.permutations(self.named.values(), 2):
             if outer.traced and inner.path[: len(outer.path)] == outer.path:
                 reason = f"is part of axes.{'.'.join(outer.path)}; leave one out"
                 raise LanguageError(f"axes.{'.'.join(inner.path)}", reason)
-        for axis in self.named.values() if described else ():
-            value: Any = self._given
+        # In a run as an object every setting has a value, which the axis replaces.
+        for axis in self.named.values() if is_text else ():
+            value: Any = self._table
             for part in axis.path:
                 value = value.get(part, MISSING) if isinstance(value, dict) else MISSING
             if value is not MISSING and (not isinstance(value, dict) or {*value} == {"kind"}):
                 raise LanguageError(".".join(axis.path), "is also an axis; leave one out", value)
-        self._made = functools.lru_cache(maxsize=64)(self._build)
+        self._static_run = functools.lru_cache(maxsize=64)(self._build)
 
-    def run(self, chosen: Mapping[str, Any]) -> Any:
+    def run(self, chosen: Mapping[str, object]) -> Any:
         """Return the run at the chosen labels of axes, by name; other axes have their first label.
 
         Numbers that can be traced may be arrays that broadcast: the run then stands for many runs.
@@ -160,22 +171,21 @@ class Axes:
             LanguageError: for values that a class does not allow in combination.
         """
         named = self.named
-        numbers = {n: value for n, value in chosen.items() if named[n].traced}
-        static = {n: value for n, value in chosen.items() if n not in numbers}
-        made = self._made(tuple(static.items()))
-        return put(made, {named[n].path: v for n, v in numbers.items()}) if numbers else made
+        numbers = {named[n].path: value for n, value in chosen.items() if named[n].traced}
+        run = self._static_run(tuple((n, v) for n, v in chosen.items() if not named[n].traced))
+        return put(run, numbers) if numbers else run
 
-    def _build(self, static: tuple[tuple[str, Any], ...]) -> Any:
+    def _build(self, static: tuple[tuple[str, object], ...]) -> Any:
         from sweeps.language.tree import build
 
-        at = {name: list(self.named[name].labels).index(label) for name, label in static}
-        return build(self._language, self._assigned(at), self.objects)
+        index = {name: list(self.named[name].labels).index(label) for name, label in static}
+        return build(self._language, self._at(index), self.objects)
 
-    def _assigned(self, at: Mapping[str, int]) -> Table:
-        """Return the settings at the given indices of axes, and at the first values of others."""
-        pairs = [(name, values[at.get(name, 0)]) for name, values in self._values.items()]
+    def _at(self, index: Mapping[str, int]) -> Table:
+        """Return the settings at these indices of axes, and at the first values of others."""
+        pairs = [(name, values[index.get(name, 0)]) for name, values in self._values.items()]
         try:
-            return self._language.assign(self._given, pairs)
+            return self._language.assign(self._table, pairs)
         except LanguageError as error:
             raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
 
@@ -186,32 +196,38 @@ class Axes:
 
         return encode(self._language, value, self.objects, full=full)
 
-    def _axis(self, name: str, tables: list[Table], given: object) -> Axis:
+    def _axis(self, name: str, tables: list[Table], values: object) -> Axis:
         settings = [self._language.resolve(table, name) for table in tables]
-        if len(paths := dict.fromkeys(each.name for each in settings)) > 1:
+        if len(paths := dict.fromkeys(setting.name for setting in settings)) > 1:
             raise LanguageError(f"axes.{name}", f"is ambiguous; write {' or '.join(paths)}")
-        (path, kinds, field, *_), values = settings[0], self._values[name]
+        (path, kinds, field, *_), texts = settings[0], self._values[name]
         if groups := [part for part, kind in zip(path, kinds, strict=True) if not kind]:
             # "learning rate: of every step" becomes "learning rate of W0".
             about = re.split("[.:;]", field.doc)[0]
             field = field._replace(doc=f"{about} of {groups[0]}")
-        labels = [*given] if isinstance(given, Mapping) and not is_spacing(given) else None
-        if any(chooses_kind(field, each) for each in values):
-            labels = labels or self._labels(settings[0], values)
-            return Axis(name, path, values, labels, False, True, field)
-        for each in settings:
-            values = _checked(each.field, values, f"axes.{each.name}")
-        self._values[name] = values
-        if labels is None and all(map(is_number, values)):
-            numbers = [float(each) if isinstance(each, str) else each for each in values]
-            traced = all(each.field.traced for each in settings)
-            return Axis(name, path, values, numbers, traced, False, field)
-        if words := labels is None and all(isinstance(each, str) for each in values):
-            labels = values
-        texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
-        return Axis(name, path, values, labels or texts, False, not words, field)
 
-    def _labels(self, setting: Setting, values: list[Any]) -> list[Any]:
+        chooses_kinds = any(chooses_kind(field, text) for text in texts)
+        if not chooses_kinds:
+            # Another kind may have another range.
+            for setting in settings:
+                texts = _check_values(setting.field, texts, f"axes.{setting.name}")
+            self._values[name] = texts
+
+        traced, named = False, True
+        if isinstance(values, Mapping) and not is_spacing(values):
+            labels = [*values]
+        elif chooses_kinds:
+            labels = self._kind_labels(settings[0], texts)
+        elif all(map(is_number, texts)):
+            labels = [float(text) if isinstance(text, str) else text for text in texts]
+            traced, named = all(setting.field.traced for setting in settings), False
+        elif all(isinstance(text, str) for text in texts):
+            labels, named = texts, False
+        else:
+            labels = [text if isinstance(text, str) else json.dumps(text) for text in texts]
+        return Axis(name, path, texts, labels, traced, named, field)
+
+    def _kind_labels(self, setting: Setting, values: list[Any]) -> list[str]:
         """Return the names of kinds as labels. If they are not unique, settings are added."""
         words = list(values)
         for i, value in enumerate(values):
@@ -223,33 +239,32 @@ class Axes:
             return words
         labels = []
         for word, value in zip(words, values, strict=True):
-            pairs = [
-                (n[1:], v["kind"] if is_branch(v) else v) for n, v in flattened("", value) if n
-            ]
-            labels.append(" ".join([str(word), *(f"{name}={each}" for name, each in pairs)]))
+            inside = [(name[1:], part) for name, part in flattened("", value) if name]
+            parts = [f"{name}={p['kind'] if is_branch(p) else p}" for name, p in inside]
+            labels.append(" ".join([str(word), *parts]))
         return labels
 
 
-def _given(language: Language, tables: Sequence[Mapping[str, Any]], axes: Collection[str]) -> Table:
-    """Merge the settings of several tables; later ones override earlier ones."""
-    given: Table = {}
+def _combine(language: Language, tables: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> Table:
     pairs = [pair for table in tables for pair in table.items()]
     names = [name for pair in pairs for name, _ in flattened(*pair)]
-    if "problem" not in map(fold, (*names, *axes)):
+    if "problem" not in map(normalise, (*names, *axes)):
         # Without a problem, other names would be unknown.
         field = language.resolve({}, "problem").field
         kinds = allowed(field, language.words(field))
         raise LanguageError("run.problem", f"is missing ({field.doc}); must be {kinds}")
+    combined: Table = {}
+    # Later ones override earlier ones.
     for table in tables:
-        given = language.assign(given, [pair for pair in table.items() if pair[0] != "kind"])
-    return given
+        combined = language.assign(combined, [pair for pair in table.items() if pair[0] != "kind"])
+    return combined
 
 
 def _check_sizes(axes: Mapping[str, object], zipped: Sequence[Sequence[str]]) -> None:
     """Reject sizes that nobody can run before any value is listed, as a list may never end."""
     sizes = {}
-    for name, given in axes.items():
-        match given:
+    for name, values in axes.items():
+        match values:
             case {"range": int(last)}:
                 sizes[name] = last
             case {"range": [int(first), int(end)]}:
@@ -257,57 +272,57 @@ def _check_sizes(axes: Mapping[str, object], zipped: Sequence[Sequence[str]]) ->
             case {"linspace": [_, _, int(number)]} | {"logspace": [_, _, int(number)]}:
                 sizes[name] = number
             case range() | list() | tuple():
-                sizes[name] = len(given)
+                sizes[name] = len(values)
             case array if getattr(array, "ndim", 0):
                 sizes[name] = len(array)  # pyright: ignore[reportArgumentType]
         # That of a table is checked with its other numbers.
-        if sizes.get(name, 0) > MOST_VALUES and not isinstance(given, Mapping):
+        if sizes.get(name, 0) > MOST_VALUES and not isinstance(values, Mapping):
             reason = f"has {sizes[name]} values; at most {MOST_VALUES} are possible"
             raise LanguageError(f"axes.{name}", reason)
     # Zipped axes have one dimension. Whether these groups are valid is checked with their values.
     groups = zipped if isinstance(zipped, list | tuple) else ()
-    others = {fold(str(n)) for g in groups if isinstance(g, list | tuple) for n in g[1:]}
-    runs = math.prod(max(n, 1) for name, n in sizes.items() if fold(name) not in others)
+    others = {normalise(str(n)) for g in groups if isinstance(g, list | tuple) for n in g[1:]}
+    runs = math.prod(max(n, 1) for name, n in sizes.items() if normalise(name) not in others)
     if runs > MOST_RUNS:
         raise LanguageError("axes", f"give {runs} runs; at most {MOST_RUNS} are possible")
 
 
-def _values(path: str, given: Any) -> Sequence[Any]:
+def _listed(path: str, axis: Any) -> Sequence[Any]:
     """Return the values of an axis; for a table with labels, its values."""
-    values = given
-    if isinstance(given, Mapping):
-        values = spaced(path, given) if is_spacing(given) else list(given.values())
+    values = axis
+    if isinstance(axis, Mapping):
+        values = spaced(path, axis) if is_spacing(axis) else list(axis.values())
     if getattr(values, "ndim", 0):
         # Only values in Python are arrays; errors of sweep files appear without importing JAX.
         from dynsim import numeric
 
         values = numeric.as_numpy(path, values).tolist()
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise LanguageError(path, f"must be {LISTS}", given)
+        raise LanguageError(path, f"must be {LISTS}", axis)
     if not len(values):
-        raise LanguageError(path, "is empty; needs at least one value", given)
+        raise LanguageError(path, "is empty; needs at least one value", axis)
     return values
 
 
-def _checked(field: Field, values: list[Any], path: str) -> list[Any]:
+def _check_values(field: Field, values: list[Any], path: str) -> list[Value]:
     """Return the values of an axis in text form. Of many numbers, only the ends are checked."""
     if "number" in field.types and {*map(type, values)} <= {int, float}:
         ends = (np.min(values), np.max(values))
         if all(check(field, end, path) is not None for end in ends):
-            return [float(each) for each in values]
+            return [float(value) for value in values]
     return [check(field, value, path) for value in values]
 
 
-def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -> Groups:
-    """Return the names of axes by dimension."""
+def _group(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -> list[list[str]]:
     if not values:
         raise LanguageError("axes", "needs at least one axis")
-    names, left, groups = {fold(name): name for name in values}, [*values], Groups()
     lists = isinstance(zipped, list | tuple) and all(isinstance(g, list | tuple) for g in zipped)
     if not lists or not all(isinstance(name, str) for group in zipped for name in group):
         raise LanguageError("zip", "must be a list of lists of axes", zipped)
-    for given in zipped:
-        group = [names.get(fold(name), name) for name in given]
+    known, left = {normalise(name): name for name in values}, [*values]
+    groups: list[list[str]] = []
+    for names in zipped:
+        group = [known.get(normalise(name), name) for name in names]
         for name in group:
             if name not in values:
                 reason = must_be(name, values, f"one of {', '.join(values)}")
@@ -321,14 +336,6 @@ def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -
         groups.append(sorted(group, key=[*values].index))
     groups += [[name] for name in left]
     return sorted(groups, key=lambda group: [*values].index(group[0]))
-
-
-def _check_different(dim: Dimension) -> None:
-    """Raise an error if two runs along a dimension are equal."""
-    ((point, number),) = Counter(zip(*dim.axes.values(), strict=True)).most_common(1)
-    if number > 1:
-        names = ", ".join(".".join(axis.path) for axis in dim.members)
-        raise LanguageError(f"axes.{names}", "is given twice", point if point[1:] else point[0])
 
 
 def put(tree: Any, values: Mapping[Path, Any]) -> Any:
@@ -348,8 +355,8 @@ def put(tree: Any, values: Mapping[Path, Any]) -> Any:
     if checks.is_traced(list(values.values())):
         return _put(tree, values, (), checked=False)
     arrays = {path: value for path, value in values.items() if np.ndim(value)}
-    made = [_put(tree, {**values, **corner}, ()) for corner in _corners(arrays)]
-    return _put(made[0], arrays, (), checked=False) if arrays else made[0]
+    corners = [_put(tree, {**values, **corner}, ()) for corner in _corners(arrays)]
+    return _put(corners[0], arrays, (), checked=False) if arrays else corners[0]
 
 
 def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
@@ -358,9 +365,10 @@ def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
     whole = {path: np.broadcast_to(array, shape) for path, array in arrays.items()}
     ends: list[set[int]] = [set() for _ in shape]
     for array in arrays.values():
-        given = np.reshape(array, [1] * (len(shape) - np.ndim(array)) + list(np.shape(array)))
-        for at in (np.argmin(given), np.argmax(given)):
-            for dim, place in zip(ends, np.unravel_index(at, given.shape), strict=True):
+        # Along a dimension that the array lacks, its first place stands for all.
+        aligned = np.reshape(array, [1] * (len(shape) - np.ndim(array)) + list(np.shape(array)))
+        for at in (np.argmin(aligned), np.argmax(aligned)):
+            for dim, place in zip(ends, np.unravel_index(at, aligned.shape), strict=True):
                 dim.add(int(place))
     for index in itertools.product(*map(sorted, ends)):
         yield {path: array[index].item() for path, array in whole.items()}
@@ -383,8 +391,9 @@ def _put(tree: Any, values: Mapping[Path, Any], path: Path, *, checked: bool = T
     if checked:
         with errors_in(path, fields):
             return dataclasses.replace(tree, **new)
-    made = object.__new__(type(tree))
-    # Copy only the fields: cached properties depend on the old numbers.
+    # Without `__init__`, whose checks reject tracers, and without cached properties, which depend
+    # on the old numbers.
+    copy = object.__new__(type(tree))
     for name, value in {**fields, **new}.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(copy, name, value)
+    return copy

@@ -18,13 +18,13 @@ from typing import Any
 from sweeps import cache
 
 PACKAGES = ("dynsim", "odes", "sweeps", "papers")
-MOST = 4
-"""Maximum number of files kept of each name, for users who switch between versions of dynsim."""
+MOST_FILES = 4
+"""Maximum number of files of each name, for users who switch between versions of dynsim."""
 
 
 def derived(name: str, derive: Callable[[], Any]) -> Any:
-    """Return the JSON value of `derive()`, which has to depend on nothing but dynsim's code. It is
-    read from the cache folder if it has been derived from the same code before."""
+    """Return the JSON value of `derive()`, which must depend on dynsim's code alone. It is read
+    from the cache folder if it has been derived from the same code before."""
     folder = cache.folder()
     if folder is None:
         return json.loads(json.dumps(derive()))
@@ -36,18 +36,18 @@ def derived(name: str, derive: Callable[[], Any]) -> Any:
     # A disk without room is not an error: the next process derives it again.
     with contextlib.suppress(OSError):
         cache.write(file, text.encode())
-        kept = sorted(folder.glob(f"{name}-*.json"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-MOST]:
+        files = sorted(folder.glob(f"{name}-*.json"), key=lambda file: file.stat().st_mtime)
+        for old in files[:-MOST_FILES]:
             old.unlink(missing_ok=True)
     return json.loads(text)
 
 
 @functools.cache
 def _code() -> str:
-    """Return a hash of the code: names, sizes and times of its files, and the versions of Python
-    and of Equinox, whose classes are bases of dynsim's."""
+    # Names, sizes and times of the files stand for their contents, which take longer to read.
+    # Classes of Equinox are bases of dynsim's.
     root = Path(__file__).parents[2]
-    files = [each for package in PACKAGES for each in sorted(sources(root / package))]
+    files = [file for package in PACKAGES for file in sorted(sources(root / package))]
     about = files, sys.version, importlib.metadata.version("equinox")
     return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
 
@@ -58,5 +58,5 @@ def sources(folder: str | Path) -> Iterator[tuple[str, int, int]]:
         if entry.is_dir():
             yield from sources(entry.path)
         elif entry.name.endswith(".py"):
-            found = entry.stat()
-            yield entry.path, found.st_size, found.st_mtime_ns
+            status = entry.stat()
+            yield entry.path, status.st_size, status.st_mtime_ns

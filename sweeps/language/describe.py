@@ -52,16 +52,25 @@ def describe(cls: type, word: str = "") -> Kind:
     location = name_of(cls)
     hints, docs, fields = typing.get_type_hints(cls, include_extras=True), docs_of(cls), {}
     # Keyword-only ones last, as in a signature.
-    for each in sorted(dataclasses.fields(cls), key=lambda each: each.kw_only is True):
-        if each.init:
-            path = f"{location}.{each.name}"
-            hint = _taken(each, hints[each.name])
-            field = _annotated(hint, bool(each.metadata.get("static")))
-            if not (field.types or field.words or field.bases):
-                field = field._replace(types=("object",))
-            declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
-            field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
-            fields[each.name] = _with_default(field, each, path)
+    members = sorted(dataclasses.fields(cls), key=lambda member: member.kw_only is True)
+    for member in (member for member in members if member.init):
+        hint = hints[member.name]
+        if converter := member.metadata.get("converter"):
+            # The constructor takes what the converter takes.
+            arguments = typing.get_type_hints(converter, include_extras=True)
+            argument = next((arguments[name] for name in arguments if name != "return"), Any)
+            hint = hint if argument is Any else argument
+        field = _field_of(hint, bool(member.metadata.get("static")))
+        declared = [b for b in cls.__mro__ if member.name in vars(b).get("__annotations__", ())]
+        field = field._replace(declared=name_of(declared[-1]), doc=docs.get(member.name, ""))
+        default = member.default
+        if member.default_factory is not dataclasses.MISSING:
+            default = member.default_factory()
+        if default is dataclasses.MISSING:
+            fields[member.name] = field._replace(required=True)
+        else:
+            text = to_text(field, default, f"{location}.{member.name}", full=False)
+            fields[member.name] = field._replace(default=text)
     # A problem that is built from settings may have groups as well.
     own = any(getattr(cls, n, None) is not getattr(Problem, n) for n in ("groups", "build"))
     about = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
@@ -135,36 +144,22 @@ def main_name() -> str:
 def docs_of(cls: type) -> dict[str, str]:
     """Return descriptions of fields, from the docstrings of a class and its base classes."""
     google = docstring_parser.DocstringStyle.GOOGLE
-    texts = [vars(each).get("__doc__") or "" for each in reversed(cls.__mro__)]
+    texts = [vars(base).get("__doc__") or "" for base in reversed(cls.__mro__)]
     lines = [line for text in texts for line in docstring_parser.parse(text, google).params]
     return {line.arg_name: " ".join((line.description or "").split()).rstrip(".") for line in lines}
 
 
-def _taken(field: dataclasses.Field[Any], hint: Any) -> Any:
-    """Return the annotation of the constructor argument for a field: that of its converter's
-    argument, unless this is `Any`."""
-    converter = field.metadata.get("converter")
-    given = typing.get_type_hints(converter, include_extras=True) if converter else {}
-    first = next((each for name, each in given.items() if name != "return"), Any)
-    return hint if first is Any else first
-
-
-def _annotated(hint: Any, static: bool) -> Field:
-    """Return the field of an annotation."""
-    parts = list(dict.fromkeys(decoding.parts_of(hint)))
-    bounds: dict[str, float | str] = {**decoding.bounds_of(parts)}
+def _field_of(annotation: object, static: bool) -> Field:
+    parts = list(dict.fromkeys(decoding.parts_of(annotation)))
     origins = {typing.get_origin(part) or part for part in parts}
     # Annotations of jaxtyping wrap an array type.
-    arrays = {getattr(part, "array_type", None) for part in parts} | origins
-    whole = decoding.WHOLE in parts
-    # Numbers with a range are checked to be finite.
-    ranged = (bounds or decoding.FINITE in parts) and float in parts and not whole
-    if ranged and not {"le", "lt"} & {*bounds}:
-        bounds["lt"] = "inf"
-    found = {
-        "number": float in parts and not whole,
+    arrays = origins | {getattr(part, "array_type", None) for part in parts}
+    number = float in parts and decoding.WHOLE not in parts
+    types_by_name = {
+        "number": number,
         "integer": int in parts and float not in parts,
-        "integer or inf": float in parts and whole,
+        # Infinity is a float, also in a field that is otherwise an integer.
+        "integer or inf": float in parts and decoding.WHOLE in parts,
         "boolean": bool in parts,
         "text": str in origins,
         "path": Path in origins,
@@ -172,12 +167,19 @@ def _annotated(hint: Any, static: bool) -> Field:
         "function": bool({Callable, type} & origins),
         "none": types.NoneType in parts,
     }
+    allowed = tuple(name for name, is_allowed in types_by_name.items() if is_allowed)
     literals = [part for part in parts if typing.get_origin(part) is Literal]
+    words = tuple(word for part in literals for word in typing.get_args(part))
     classes = [p for p in parts if isinstance(p, type) and dataclasses.is_dataclass(p)]
-    numeric = (found["number"] or found["array"]) and tuple not in parts
+
+    bounds: dict[str, float | str] = {**decoding.bounds_of(parts)}
+    # Numbers with a range are checked to be finite.
+    if number and (bounds or decoding.FINITE in parts) and not {"le", "lt"} & {*bounds}:
+        bounds["lt"] = "inf"
+    is_traced = not static and {"number", "array"} & {*allowed} and tuple not in parts
     return Field(
-        types=tuple(name for name, is_there in found.items() if is_there),
-        words=tuple(word for part in literals for word in typing.get_args(part)),
+        types=allowed if allowed or words or classes else ("object",),
+        words=words,
         bases=tuple(map(name_of, classes)),
         groups=bool({dict, Mapping} & {*parts}),
         named=dict in parts and Mapping not in parts,
@@ -185,19 +187,11 @@ def _annotated(hint: Any, static: bool) -> Field:
         bounds=bounds,
         unit=next((part.symbol for part in parts if isinstance(part, decoding.Unit)), ""),
         form=next((part for part in parts if isinstance(part, decoding.Form)), ()),
-        traced=TRACED in parts or (numeric and not static),
+        traced=TRACED in parts or bool(is_traced),
     )
 
 
-def _with_default(field: Field, of: dataclasses.Field[Any], path: str) -> Field:
-    if of.default is not dataclasses.MISSING:
-        return field._replace(default=plain(field, of.default, path, full=False))
-    if of.default_factory is not dataclasses.MISSING:
-        return field._replace(default=plain(field, of.default_factory(), path, full=False))
-    return field._replace(required=True)
-
-
-def plain(
+def to_text(
     field: Field | None,
     value: Any,
     path: str,
@@ -219,60 +213,62 @@ def plain(
     Raises:
         LanguageError: if the field does not allow the value.
     """
-    inside = functools.partial(plain, kind_of=kind_of, objects=objects, full=full)
-    made = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    if made and (field is None or field.bases):
+    inside = functools.partial(to_text, kind_of=kind_of, objects=objects, full=full)
+    if _is_instance_of_dataclass(value) and (field is None or field.bases):
         kind, table = kind_of(type(value)), {}
-        if kept(objects, kind.location, type(value)) != kind.location:
+        if _collect(objects, kind.location, type(value)) != kind.location:
             raise LanguageError(path, "is ambiguous: two classes have this name", kind.location)
-        for name, each in kind.fields.items():
-            text = inside(each, getattr(value, name), f"{path}.{name}".lstrip("."))
-            if full or each.required or text != each.default:
+        for name, part in kind.fields.items():
+            text = inside(part, getattr(value, name), f"{path}.{name}".lstrip("."))
+            if full or part.required or text != part.default:
                 table[name] = text
-        others = {n for n, each in table.items() if each != kind.fields[n].default} - {kind.short}
+        others = {n for n, text in table.items() if text != kind.fields[n].default} - {kind.short}
         return table[kind.short] if kind.short and not others else {"kind": kind.word, **table}
     if isinstance(value, Mapping) and (field is None or field.groups):
         one = field.one if field else None
-        return {name: inside(one, each, f"{path}.{name}") for name, each in value.items()}
+        return {name: inside(one, part, f"{path}.{name}") for name, part in value.items()}
     if field is None and isinstance(value, list | tuple):
-        return [inside(None, each, path) for each in value]
+        return [inside(None, entry, path) for entry in value]
+
     field = field or Field(types=("object",))
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
         array = numeric.as_numpy(path, value)
         head = f"{array.shape}{array.dtype}".encode()
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
-        value = {"array": kept(objects, digest, array)}
+        value = {"array": _collect(objects, digest, array)}
         value |= {"shape": list(array.shape), "dtype": str(array.dtype)}
-    elif callable(value) and not _has_fields(value):
-        value = kept(objects, words(value), value)
+    # A schedule can be called, but has numbers of its own.
+    elif callable(value) and not _is_instance_of_dataclass(value):
+        value = _collect(objects, stable_repr(value), value)
     elif isinstance(value, Path):
         value = str(value)
     elif "object" in field.types and not isinstance(value, PLAIN):
-        value = kept(objects, f"<{words(value)}>", value)
+        value = _collect(objects, f"<{stable_repr(value)}>", value)
     return check(field, value, path)
 
 
-def _has_fields(value: Any) -> bool:
-    """Whether a value has numbers of its own even if it can be called, as a schedule can."""
+def _is_instance_of_dataclass(value: object) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def words(value: Any) -> str:
+def stable_repr(value: object) -> str:
     """Return a value as text that is the same in other processes. Functions and objects are
     identified by name; their behaviour is part of the compiled program."""
     text = repr(value)
-    if (not callable(value) or _has_fields(value)) and " at 0x" not in text:
+    # The default of Python contains an address in memory.
+    if (not callable(value) or _is_instance_of_dataclass(value)) and " at 0x" not in text:
         return text
     return name_of(value if hasattr(value, "__qualname__") else type(value))
 
 
-def kept(objects: Objects | None, name: str, value: Any) -> str:
+def _collect(objects: Objects | None, name: str, value: object) -> str:
     """Return the name under which an object is collected; a different one if another object has
     `name`."""
     if objects is None:
         return name
-    number, found = 1, name
-    while objects.setdefault(found, value) is not value and not isinstance(value, np.ndarray):
+    number, free = 1, name
+    # An array has the digest of its contents as its name.
+    while objects.setdefault(free, value) is not value and not isinstance(value, np.ndarray):
         number += 1
-        found = f"{name}#{number}"
-    return found
+        free = f"{name}#{number}"
+    return free

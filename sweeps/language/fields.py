@@ -11,16 +11,18 @@ import functools
 import importlib.util
 import math
 import operator
+import pathlib
 import re
 import reprlib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 """A JSON value. Infinity is written as the word `inf`."""
 Table: TypeAlias = dict[str, Value]
+Path: TypeAlias = tuple[str, ...]
+"""The names on the way from a run to a setting."""
 MISSING: Final = object()
 """Sentinel for a value that was not given."""
 
@@ -34,8 +36,8 @@ class LanguageError(ValueError):
         self.value = value["kind"] if is_branch(value) else value
 
     def __str__(self) -> str:
-        shown = "" if self.value is MISSING else f" = {reprlib.repr(self.value)}"
-        return f"{self.path}{shown}: {self.reason}"
+        value = "" if self.value is MISSING else f" = {reprlib.repr(self.value)}"
+        return f"{self.path}{value}: {self.reason}"
 
 
 class Field(NamedTuple):
@@ -112,9 +114,9 @@ class Kind(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the kind as a JSON value, whose fields omit defaults."""
-        usual = Field()._asdict()
+        defaults = Field()._asdict()
         fields = {
-            name: {n: v for n, v in field._asdict().items() if v != usual[n]}
+            name: {n: v for n, v in field._asdict().items() if v != defaults[n]}
             for name, field in self.fields.items()
         }
         return {**self._asdict(), "fields": fields}
@@ -124,6 +126,39 @@ class Kind(NamedTuple):
         """Return the kind of a JSON value, whose fields omit defaults."""
         fields = {name: Field(**field) for name, field in value["fields"].items()}
         return cls(**{**value, "fields": fields})
+
+
+class Setting(NamedTuple):
+    """A setting of a run.
+
+    Attributes:
+        path: path from the run.
+        kinds: for each name in the path, the kind that has this field; empty for a group.
+        field: the field of its value.
+        value: its value, or the default; `MISSING` if it is required and has none yet.
+        shared: whether this is the value of one group, taken from a value for all groups.
+    """
+
+    path: Path
+    kinds: Path
+    field: Field
+    value: Any
+    shared: bool
+
+    @property
+    def name(self) -> str:
+        """The path, joined by dots."""
+        return ".".join(self.path)
+
+    @property
+    def kind(self) -> str:
+        """The word of the chosen kind; empty if the value does not choose one."""
+        return self.value["kind"] if is_branch(self.value) else ""
+
+    @property
+    def suffixes(self) -> list[str]:
+        """The path and its suffixes, joined by dots."""
+        return [".".join(self.path[i:]) for i in range(len(self.path))]
 
 
 def is_branch(value: object) -> TypeGuard[dict[str, Any]]:
@@ -149,8 +184,8 @@ def is_number(value: object) -> TypeGuard[float | str]:
 
 
 @functools.cache
-def fold(name: str) -> str:
-    """Normalise a name: drop `-`, `_`, `.` and blanks, and ignore case."""
+def normalise(name: str) -> str:
+    """Drop `-`, `_`, `.` and blanks of a name, and ignore case."""
     if not isinstance(name, str):
         raise LanguageError("setting", "must be the name of a setting", name)
     return name.translate(dict.fromkeys(map(ord, "-_. "))).casefold()
@@ -158,11 +193,13 @@ def fold(name: str) -> str:
 
 def closest(name: object, names: Iterable[str]) -> str:
     """Return a question that suggests similar names; empty if there are none."""
-    known = {fold(each): each for each in names}
-    near = [known[each] for each in difflib.get_close_matches(fold(str(name)), known, 3, 0.7)]
+    known = {normalise(name): name for name in names}
+    # At most three, at least 70 % alike.
+    matches = difflib.get_close_matches(normalise(str(name)), known, 3, 0.7)
+    near = [known[match] for match in matches]
     # Abbreviations suffice: omit longer paths with the same end.
-    found = [name for name in near if not any(name.endswith(f".{each}") for each in near)]
-    return f"did you mean {' or '.join(found)}?" if found else ""
+    short = [name for name in near if not any(name.endswith(f".{other}") for other in near)]
+    return f"did you mean {' or '.join(short)}?" if short else ""
 
 
 def must_be(value: object, names: Collection[str], text: str) -> str:
@@ -178,32 +215,22 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
     Raises:
         LanguageError: if the field does not allow the value. The message lists `kinds` too.
     """
+    types = {*field.types}
+    # Convert what has a text form of another type.
     if getattr(value, "shape", None) == ():
         value = value.item()  # pyright: ignore[reportAttributeAccessIssue]  (a NumPy number)
-    if isinstance(value, Path) and "path" in field.types:
+    if isinstance(value, pathlib.Path) and "path" in types:
         value = str(value)
-    if "none" in field.types and (value is None or (isinstance(value, str) and value == "none")):
+
+    if "none" in types and (value is None or (isinstance(value, str) and value == "none")):
         return None
-    if "object" in field.types:
+    if "object" in types or (is_array(value) and {"array", "number"} & types):
         return value  # pyright: ignore[reportReturnType]  (a scalar, or the name of an object)
-    if field.listed:
-        if isinstance(value, list | tuple):
-            return [check(field.one, each, f"{path}[{i}]") for i, each in enumerate(value)]
-    elif is_number(value) and (number := _number(field, value)) is not None:
-        return number
-    elif isinstance(value, str):
-        words = [word for word in field.words if fold(word) == fold(value)]
-        as_text = {"text", "path"} & {*field.types}
-        if words or (as_text and (not field.form or re.fullmatch(field.form[0], value))):
-            return words[0] if words else value
-        if "function" in field.types and ":" in value:
-            # The function is imported later.
-            check_module(value, path)
-            return value
-    elif isinstance(value, bool) and "boolean" in field.types:
-        return value
-    if is_array(value) and {"array", "number"} & {*field.types}:
-        return value
+    if field.listed and isinstance(value, list | tuple):
+        return [check(field.one, entry, f"{path}[{i}]") for i, entry in enumerate(value)]
+    if not field.listed and (text := _as_text(field, value, path)) is not None:
+        return text
+
     reason = must_be(value, field.words, allowed(field, kinds))
     if isinstance(value, float) and math.isnan(value):
         reason += "; nan is not a number"
@@ -231,23 +258,46 @@ def check_module(name: str, path: str) -> None:
     if not _imports.get():
         raise LanguageError(path, "names code, which opening a store does not import", name)
     module = name.partition(":")[0]
-    main = Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
+    main = pathlib.Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
     if module in sys.modules or module == main:
         return
     try:
-        found = importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
     # Importing a parent package can raise anything; the later import reports it.
     except (Exception, SystemExit):
         return
-    if not found:
+    if spec is None:
         error = ModuleNotFoundError(f"No module named {module!r}")
         raise LanguageError(path, f"cannot be imported ({error!r})", name)
 
 
-def _number(field: Field, value: float | str) -> int | float | str | None:
+def _as_text(field: Field, value: object, path: str) -> bool | int | float | str | None:
+    """Return the text form of a single value, or None if the field does not allow it."""
+    if isinstance(value, bool):
+        return value if "boolean" in field.types else None
+    # The words for infinity are numbers or, where those are not allowed, text.
+    if is_number(value) and (number := _as_number(field, value)) is not None:
+        return number
+    if not isinstance(value, str):
+        return None
+    for word in field.words:
+        if normalise(word) == normalise(value):
+            return word
+    is_text = {"text", "path"} & {*field.types}
+    if is_text and (not field.form or re.fullmatch(field.form[0], value)):
+        return value
+    if "function" in field.types and ":" in value:
+        # The function is imported later, which may take seconds.
+        check_module(value, path)
+        return value
+    return None
+
+
+def _as_number(field: Field, value: float | str) -> int | float | str | None:
     """Return the text form of a number, or None if the field does not allow it."""
     try:
         number = float(value)
+    # An integer beyond the largest float.
     except OverflowError:
         return None
     inside = all(getattr(operator, end)(number, float(at)) for end, at in field.bounds.items())
@@ -258,9 +308,8 @@ def _number(field: Field, value: float | str) -> int | float | str | None:
     if math.isinf(number):
         return "inf" if "integer or inf" in field.types else None
     # Integers without a range of their own have 32 bits.
-    counted = "integer" in field.types or ("integer or inf" in field.types and number < 2**31)
-    whole = number.is_integer() and counted
-    return int(value) if whole else None
+    integer = "integer" in field.types or ("integer or inf" in field.types and number < 2**31)
+    return int(value) if integer and number.is_integer() else None
 
 
 def allowed(field: Field, kinds: Collection[str] = ()) -> str:
@@ -282,23 +331,24 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
         "array": "an array",
         "function": "a function module:name",
     }
-    found = [f"one of {', '.join(field.words)}"] if field.words else []
-    if not (found or field.types or kinds):
-        found = ["the name of a kind, or a table with one as its `kind`"]
+    choices = [f"one of {', '.join(field.words)}"] if field.words else []
+    if not (choices or field.types or kinds):
+        choices = ["the name of a kind, or a table with one as its `kind`"]
     # An array instead of a number stands for many runs.
-    types = [each for each in field.types if each != "array" or "number" not in field.types]
-    found += [names.get(each, each) for each in types]
-    found += [f"one of {', '.join(kinds)}"] if kinds else []
-    text = "a list, each entry " * field.listed + ", or ".join(found)
+    types = [name for name in field.types if name != "array" or "number" not in field.types]
+    choices += [names.get(name, name) for name in types]
+    choices += [f"one of {', '.join(kinds)}"] if kinds else []
+    text = "a list, each entry " * field.listed + ", or ".join(choices)
     return text + ", or one of these for each group" * field.groups
 
 
 @contextlib.contextmanager
-def errors_in(path: tuple[str, ...], fields: Mapping[str, Any]) -> Iterator[None]:
+def errors_in(path: Path, fields: Collection[str]) -> Iterator[None]:
     """Context that adds the path to errors of a class."""
     try:
         yield
     except (ValueError, TypeError) as error:
+        # Errors of dynsim's classes begin with the field: "eta = 0: must be positive".
         start, _, reason = str(error).partition(": ")
         if start.split(" ")[0] in fields:
             raise LanguageError(".".join((*path, start)), reason) from error

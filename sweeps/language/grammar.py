@@ -1,70 +1,39 @@
 """The settings of a run: the meaning of names, and how settings combine.
 
-A run is described by a table of the given settings, such as
-`{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` builds objects from it.
+A run is described by a table of settings, such as `{"rule": {"kind": "adam", "eta": 0.1}}`.
+`sweeps.language.tree` builds objects from it.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from sweeps.language.fields import (
     MISSING,
     Field,
     Kind,
     LanguageError,
+    Path,
+    Setting,
     Table,
+    Value,
     allowed,
     check,
     check_module,
     closest,
-    fold,
     is_array,
     is_branch,
     is_by_group,
     is_number,
     must_be,
+    normalise,
 )
 
-Path: TypeAlias = tuple[str, ...]
-"""The names on the way from a run to a setting."""
-Pairs = list[tuple[str, Any]]
+Pairs = list[tuple[str, object]]
 """Ordered pairs of a setting's name and its value."""
 Groups: TypeAlias = Path | None
 """Names of the groups of weights: () if only the weights know them, None if there are none."""
-
-
-class Setting(NamedTuple):
-    """A setting of a run.
-
-    Attributes:
-        path: path from the run.
-        kinds: for each name in the path, the kind that has this field; empty for a group.
-        field: the field of its value.
-        value: given or default value; `MISSING` if it is required and not given.
-        shared: whether this is the value of one group, taken from a value for all groups.
-    """
-
-    path: Path
-    kinds: Path
-    field: Field
-    value: Any
-    shared: bool
-
-    @property
-    def name(self) -> str:
-        """The path, joined by dots."""
-        return ".".join(self.path)
-
-    @property
-    def kind(self) -> str:
-        """The word of the chosen kind; empty if the value does not choose one."""
-        return self.value["kind"] if is_branch(self.value) else ""
-
-    @property
-    def ends(self) -> list[str]:
-        """The path and its suffixes."""
-        return [".".join(self.path[i:]) for i in range(len(self.path))]
 
 
 class Language:
@@ -95,8 +64,8 @@ class Language:
         self.classes: dict[str, type] = {}
         self._by_word: dict[str, list[Kind]] = {}
         for kind in self.kinds:
-            self._by_word.setdefault(fold(kind.word), []).append(kind)
-        self._run = self._by_word[fold(root)][0]
+            self._by_word.setdefault(normalise(kind.word), []).append(kind)
+        self._run = self._by_word[normalise(root)][0]
         self.root = Field(bases=(self._run.location,))
 
     def rooted(self, kind: Kind) -> "Language":
@@ -129,116 +98,117 @@ class Language:
             LanguageError: for `path`, if the kind does not exist.
         """
         text = word if isinstance(word, str) else ""
-        named = self._by_word.get(fold(text), [])
         if ":" in text:
-            known = self._by_location.get(text) or self._others.get(text)
-            named = [known or self._imported(text, path)]
-        elif text and not named and (found := self._more(text)):
-            named = [found]
-        for kind in named:
+            kind = self._by_location.get(text) or self._others.get(text)
+            if kind is None:
+                cls = _import(text, path)
+                if not isinstance(cls, type) or not hasattr(cls, "__dataclass_fields__"):
+                    raise LanguageError(path, "must be a dataclass or an Equinox module", word)
+                kind = self.kind_of(cls)
+            kinds = [kind]
+        else:
+            kinds = self._by_word.get(normalise(text), [])
+            if text and not kinds and (registered := self._more(text)):
+                kinds = [registered]
+        # A word may stand for classes of different fields.
+        for kind in kinds:
             if {*field.bases} & {*kind.bases} and not kind.abstract:
                 return kind
         words = self.words(field)
         reason = must_be(word, words, f"{allowed(field, words)}, or module:Name of your own")
-        if named:
+        if kinds:
             bases = " or ".join(base.partition(":")[2] for base in field.bases)
             reason = f"is not a kind of {bases}; {reason}"
         raise LanguageError(path, reason, word)
-
-    def _imported(self, word: str, path: str) -> Kind:
-        check_module(word, path)
-        from sweeps.language.describe import locate
-
-        cls = locate(word, path)
-        if not isinstance(cls, type) or not hasattr(cls, "__dataclass_fields__"):
-            raise LanguageError(path, "must be a dataclass or an Equinox module", word)
-        return self.kind_of(cls)
 
     def choice(self, setting: Setting, value: Any) -> Table:
         """Return the table for a value that chooses a kind, either a word or a table."""
         word = value["kind"] if is_branch(value) else value
         for kind in self.kinds:
             if kind.endings and {*kind.bases} & {*setting.field.bases}:
-                field, endings, *others = kind.endings
-                if str(word).endswith(tuple(endings)):
+                field, suffixes, *hints = kind.endings
+                if str(word).endswith(tuple(suffixes)):
                     return {"kind": kind.word, field: word}
                 if re.fullmatch(r"[^:]*\.[a-z]{2,4}", str(word)):
-                    reason = f"must end in {' or '.join(endings)}, if it is a file"
-                    reason = "; ".join((reason, *others))
-                    raise LanguageError(setting.name, reason, word)
+                    reason = f"must end in {' or '.join(suffixes)}, if it is a file"
+                    raise LanguageError(setting.name, "; ".join((reason, *hints)), word)
         return {"kind": self.find(setting.field, word, setting.name).word}
 
-    def walk(self, given: Table) -> Iterator[Setting]:
+    def walk(self, table: Table) -> Iterator[Setting]:
         """Iterate over all settings of a run, with their values."""
-        groups = self.run_defaults(given)[1]
-        settings = self._settings(self.complete(given), self.root, (), (), groups)
+        groups = self.run_defaults(table)[1]
+        settings = self._settings(self.complete(table), self.root, (), (), groups)
         next(settings)  # skip the run itself
         return settings
 
-    def complete(self, given: Table) -> Table:
-        """Add the defaults that depend on the chosen kinds to the given settings."""
-        run_defaults, groups = self.run_defaults(given)
+    def complete(self, table: Table) -> Table:
+        """Add the defaults that depend on the chosen kinds."""
+        run_defaults, groups = self.run_defaults(table)
         run: Table = {"kind": self._run.word}
-        table = self._merged(self.root, run, {**run, **run_defaults}, groups, defaults=True)
-        return self._merged(self.root, table, {**run, **given}, groups, defaults=True)
+        usual = self._merge(self.root, run, {**run, **run_defaults}, groups, defaults=True)
+        return self._merge(self.root, usual, {**run, **table}, groups, defaults=True)
 
-    def finished(self, given: Table) -> Table:
-        """Return `complete(given)` after a check that nothing is missing.
+    def finished(self, table: Table) -> Table:
+        """Return `complete(table)` after a check that nothing is missing.
 
         Raises:
             LanguageError: for a missing required setting, or an unknown group of the problem.
         """
-        groups = self.run_defaults(given)[1]
-        for path, _, field, value, _ in self.walk(given):
+        groups = self.run_defaults(table)[1]
+        for path, _, field, value, _ in self.walk(table):
             if value is MISSING:
                 about = f" ({field.doc})" if field.doc else ""
                 reason = f"is missing{about}; must be {allowed(field, self.words(field))}"
                 raise LanguageError(".".join(path), reason)
-            closed = field.groups and groups != () and not field.named
             # A problem may have tables of its own.
-            closed = closed and not self._defines_groups(path[0])
+            closed = field.groups and not field.named and not self._has_groups(path)
             if closed and is_by_group(value) and {*value} - {*(groups or ())}:
                 reason = f"has groups {', '.join(groups)}" if groups else "has no groups"
                 raise LanguageError(".".join(path), reason, value)
-        return self.complete(given)
+        return self.complete(table)
 
-    def resolve(self, given: Table, name: str, value: object = MISSING) -> Setting:
+    def resolve(
+        self, table: Table, name: str, value: object = MISSING, settings: Sequence[Setting] = ()
+    ) -> Setting:
         """Return the setting of a name: a path, or a unique suffix of one. `-`, `_`, `.`, blanks
         and case do not matter.
 
         Args:
-            given: the settings so far, which determine the available settings.
+            table: the settings so far, which determine the available settings.
             name: name of the setting.
             value: for error messages.
+            settings: those of `walk(table)`, if known.
 
         Raises:
             LanguageError: if the name is unknown or ambiguous.
         """
-        return self._one(self._names(given), name, value)
-
-    def _one(self, names: "_Names", name: str, value: object) -> Setting:
-        """Return the setting of a name; raises as `resolve`."""
-        found = names.candidates(name)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            reason = f"is ambiguous; write {' or '.join(each.name for each in found)}"
+        settings = settings or [*self.walk(table)]
+        candidates = find_settings(settings, name)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            reason = f"is ambiguous; write {' or '.join(setting.name for setting in candidates)}"
             raise LanguageError(name, reason, value)
-        # A setting of all groups has no fields that are missing in a group.
-        places = [each for each in names.settings if all(each.kinds)]
-        for setting in sorted(places, key=lambda each: -len(each.path)):
-            if others := self._kinds_with(setting, name):
-                does = "does" if len(others) == 1 else "do"
-                now = setting.kind or setting.name
-                reason = f"{now} does not have it; {', '.join(others)} {does}"
+        # Perhaps another kind has it, that of an inner part first. A group that shares the value
+        # of all groups has no kind of its own to change.
+        parts = [part for part in settings if all(part.kinds) and not part.shared]
+        for part in sorted(parts, key=lambda part: -len(part.path)):
+            kinds = []
+            for word in self.words(part.field, packages=False):
+                inside = self._settings({"kind": word}, part.field, part.path, part.kinds, None)
+                if find_settings([*inside], name):
+                    kinds.append(word)
+            if kinds:
+                others = f"{', '.join(kinds)} {'does' if len(kinds) == 1 else 'do'}"
+                reason = f"{part.kind or part.name} does not have it; {others}"
                 raise LanguageError(name, reason, value)
-        hint = closest(name, [end for setting in names.settings for end in setting.ends])
-        last = dict.fromkeys(setting.path[-1] for setting in names.settings)
+        hint = closest(name, [suffix for setting in settings for suffix in setting.suffixes])
+        last = dict.fromkeys(setting.path[-1] for setting in settings)
         reason = f"is not a setting; {hint or 'there are ' + ', '.join(last)}"
         raise LanguageError(name, reason, value)
 
-    def assign(self, given: Table, new: Iterable[tuple[str, object]]) -> Table:
-        """Add further settings, by name or as tables, to the given ones.
+    def assign(self, table: Table, new: Iterable[tuple[str, object]]) -> Table:
+        """Add further settings, by name or as tables, to those of a table.
 
         The order of the added settings does not matter: kinds are chosen first. If a part's kind
         changes, fields that both kinds inherit from the same class keep their values.
@@ -248,79 +218,65 @@ class Language:
                 a number in place of a schedule.
         """
         left = [pair for name, value in new for pair in flattened(name, value)]
-        seen: dict[Path, str] = {}
-        while left:
-            names = self._names(given)
-            found = [(names.candidates(name), name, value) for name, value in left]
-            clear = [(each[0], name, value) for each, name, value in found if len(each) == 1]
-            kinds = [each for each in clear if chooses_kind(each[0].field, each[2])]
+        aliases: dict[Path, str] = {}
+
+        # Kinds first, the outermost before the others: they decide which settings there are.
+        while True:
+            settings = [*self.walk(table)]
+            matches = [(find_settings(settings, name), name, value) for name, value in left]
+            clear = [(s[0], name, value) for s, name, value in matches if len(s) == 1]
+            kinds = [(s, name, value) for s, name, value in clear if chooses_kind(s.field, value)]
             if not kinds:
                 break
-            first = min(kinds, key=lambda each: len(each[0].path))
+            first = min(kinds, key=lambda kind: len(kind[0].path))
+            table = self._with_values(table, [first], aliases)
             left.remove(first[1:])
-            given = self._assigned(given, *first, seen)
-        # The groups of weights depend on the problem, such as its number of layers.
-        names = self._names(given)
-        found = [(names.candidates(name), name, value) for name, value in left]
-        first = [(s[0], name, value) for s, name, value in found if self._is_of_problem(s)]
-        for each in sorted(first, key=lambda each: len(each[0].path)):
-            given = self._assigned(given, *each, seen)
-        if first:
-            names = self._names(given)
-        rest = [
-            (self._one(names, name, value), name, value)
-            for each, name, value in found
-            if not self._is_of_problem(each)
-        ]
-        for each in sorted(rest, key=lambda each: len(each[0].path)):
-            given = self._assigned(given, *each, seen)
-        return given
 
-    def _assigned(
-        self, given: Table, setting: Setting, name: str, value: object, seen: dict[Path, str]
+        # Then those of the problem: its groups of weights may depend on its number of layers.
+        if of_problem := [(s, n, v) for s, n, v in clear if self._has_groups(s.path)]:
+            table = self._with_values(table, of_problem, aliases)
+            settings = [*self.walk(table)]
+        for _, name, value in of_problem:
+            left.remove((name, value))
+        rest = [(self.resolve(table, *pair, settings), *pair) for pair in left]
+        return self._with_values(table, rest, aliases)
+
+    def _with_values(
+        self, table: Table, values: list[tuple[Setting, str, object]], aliases: dict[Path, str]
     ) -> Table:
-        path, kinds, field, old, _ = setting
-        if path in seen:
-            raise LanguageError(name, f"is given twice, first as {seen[path]}", value)
-        seen[path] = name
-        if chooses_kind(field, value):
-            new = self.choice(setting, value)
-        else:
-            if is_branch(old) and is_number(value) and path[:-1] not in seen:
-                kind = self.find(field, old["kind"], setting.name)
-                for inside in (n for n, f in kind.fields.items() if "number" in f.types):
-                    reason = f"would replace {kind.word}; did you mean {setting.name}.{inside}?"
-                    raise LanguageError(name, reason, value)
-            new = check(field, value, setting.name, self.words(field))
-        for part, kind in zip(reversed(path), reversed(kinds), strict=True):
-            new = {"kind": kind, part: new} if kind else {part: new}
-        return self._merged(self.root, given, new, self.run_defaults(given)[1])
+        """Return a table with more settings; `aliases` collects the names that stand for them."""
+        for setting, name, value in sorted(values, key=lambda entry: len(entry[0].path)):
+            path, kinds, field, old, _ = setting
+            if path in aliases:
+                raise LanguageError(name, f"is given twice, first as {aliases[path]}", value)
+            if chooses_kind(field, value):
+                new: Value = self.choice(setting, value)
+            else:
+                # A number may replace a schedule only together with the part that contains it.
+                if is_branch(old) and is_number(value) and path[:-1] not in aliases:
+                    kind = self.find(field, old["kind"], setting.name)
+                    for inside in (n for n, f in kind.fields.items() if "number" in f.types):
+                        reason = f"would replace {kind.word}; did you mean {setting.name}.{inside}?"
+                        raise LanguageError(name, reason, value)
+                new = check(field, value, setting.name, self.words(field))
+            aliases[path] = name
+            for part, kind in zip(reversed(path), reversed(kinds), strict=True):
+                new = {"kind": kind, part: new} if kind else {part: new}
+            table = self._merge(self.root, table, new, self.run_defaults(table)[1])
+        return table
 
-    def _is_of_problem(self, candidates: list[Setting]) -> bool:
-        """Return whether a name means one setting, of a part of the run whose kinds have groups."""
-        return len(candidates) == 1 and self._defines_groups(candidates[0].path[0])
-
-    def _defines_groups(self, part: str) -> bool:
-        """Return whether the kinds of a part of the run have groups of weights."""
-        bases = {*self._run.fields[part].bases}
+    def _has_groups(self, path: Path) -> bool:
+        """Return whether a path leads into a part of the run, such as the problem, whose kinds have
+        groups of weights."""
+        bases = {*self._run.fields[path[0]].bases}
         return any(kind.groups and bases & {*kind.bases} for kind in self.kinds)
 
-    def _names(self, given: Table) -> "_Names":
-        return _Names(self.walk(given), open_groups=self.run_defaults(given)[1] == ())
-
-    def _kinds_with(self, setting: Setting, name: str) -> list[str]:
-        """Return the words of the kinds that have a setting of this name."""
-        words = [] if setting.shared else self.words(setting.field, packages=False)
-        place = setting.field, setting.path, setting.kinds, ()
-        inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
-        return [word for word in words if inside[word].candidates(name)]
-
-    def run_defaults(self, given: Table) -> tuple[Table, Groups]:
+    def run_defaults(self, table: Table) -> tuple[Table, Groups]:
         """Return the run defaults and the groups of the kinds that a run's fields choose."""
         defaults: Table = {}
         groups: Groups = ()
         for name, field in self._run.fields.items():
-            part = given.get(name, field.default)
+            part = table.get(name, field.default)
             if is_branch(part):
                 kind = self.find(field, part["kind"], name)
                 defaults |= kind.run_defaults
@@ -330,41 +286,34 @@ class Language:
                         groups = self._groups(self, field, part)
         return defaults, groups
 
-    def _merged(
+    def _merge(
         self, field: Field, old: Any, new: Any, groups: Groups, *, defaults: bool = False
     ) -> Any:
-        """Merge a value with the parts of the old one that it does not replace.
-
-        Args:
-            field: field of the values.
-            old: the old value; None if there is none.
-            new: the value that takes precedence.
-            groups: groups into which to split an old value for all groups.
-            defaults: whether to merge `new` with defaults if there is no old value.
-        """
+        """Merge a value with the parts of the old one, if any, that it does not replace; with
+        `defaults`, also with those of fields that have no old value."""
         if field.groups and is_by_group(new):
-            each = old if is_by_group(old) else {}
-            if old is not None and not each:
-                each = dict.fromkeys(groups or (), old)
-            split = {g: self._merged(field.one, each.get(g), v, groups) for g, v in new.items()}
-            return {**each, **split}
+            # An old value for all groups becomes one for each.
+            by_group = old if is_by_group(old) else {}
+            if old is not None and not by_group:
+                by_group = dict.fromkeys(groups or (), old)
+            both = {g: self._merge(field.one, by_group.get(g), v, groups) for g, v in new.items()}
+            return {**by_group, **both}
         if not is_branch(new):
             return new
         kind = self.find(field, new["kind"], "kind")
-        kept: dict[str, Any] = {}
+        table: Table = {"kind": kind.word}
         if is_branch(old):
+            # Of another kind, only fields that both inherit from the same class remain.
             before = self.find(field, old["kind"], "kind")
-            both = [name for name in old if name in kind.fields]
-            if before is not kind:
-                both = [name for name in both if before.fields[name].declared in kind.bases]
-            kept = {name: old[name] for name in both}
-        table = {"kind": kind.word, **kept}
-        for name in [name for name in new if name != "kind"]:
+            for name in (name for name in old if name in kind.fields):
+                if before is kind or before.fields[name].declared in kind.bases:
+                    table[name] = old[name]
+        for name in (name for name in new if name != "kind"):
             if name not in kind.fields:
                 raise LanguageError(name, f"is not a field of {kind.word}")
             inner = kind.fields[name]
-            start = kept.get(name, inner.default if defaults else None)
-            table[name] = self._merged(inner, start, new[name], groups, defaults=defaults)
+            start = table.get(name, inner.default if defaults else None)
+            table[name] = self._merge(inner, start, new[name], groups, defaults=defaults)
         return table
 
     def _settings(
@@ -378,53 +327,44 @@ class Language:
     ) -> Iterator[Setting]:
         """Yield a setting, and the settings inside its value."""
         kind = self.find(field, value["kind"], ".".join(path)) if is_branch(value) else None
+        # If only the weights know the groups, any name may be one.
+        field = field._replace(named=field.named or (field.groups and groups == ()))
         yield Setting(path, kinds, field, {**value, "kind": kind.word} if kind else value, shared)
         if kind:
             for name, inner in kind.fields.items():
-                place = (*path, name), (*kinds, kind.word), groups
                 part = value.get(name, MISSING if inner.required else inner.default)
+                place = (*path, name), (*kinds, kind.word), groups
                 yield from self._settings(part, inner, *place, shared)
         if field.groups:
             split = is_by_group(value)
-            names = () if field.named or not groups else groups
-            each = dict.fromkeys(names) | value if split else dict.fromkeys(names, value)
-            for group, part in each.items():
+            names = () if field.named else groups or ()
+            parts = dict.fromkeys(names) | value if split else dict.fromkeys(names, value)
+            for group, part in parts.items():
                 place = (*path, group), (*kinds, ""), groups
                 yield from self._settings(part, field.one, *place, shared or not split)
 
 
-class _Names:
-    """Looks up settings by name.
-
-    Args:
-        settings: all of them.
-        open_groups: whether a group may have any name, because only the weights define them.
-    """
-
-    def __init__(self, settings: Iterable[Setting], open_groups: bool = False) -> None:
-        self.settings, self._open_groups = list(settings), open_groups
-        self._by_end: dict[str, list[tuple[str, Setting]]] = {}
-        for setting in self.settings:
-            for end in setting.ends:
-                self._by_end.setdefault(fold(end), []).append((end, setting))
-
-    def candidates(self, name: str) -> list[Setting]:
-        """Return the settings that a name may mean. A full path takes precedence over a suffix, a
-        value for all groups over that of one group, and an exact match over a similar one."""
-        near = self._by_end.get(fold(name), [])
-        ranks = [(end != each.name, each.shared, end != name) for end, each in near]
-        if found := [
-            each for rank, (_, each) in zip(ranks, near, strict=True) if rank == min(ranks)
-        ]:
-            return found
-        head, _, group = name.rpartition(".")
-        tables = self.candidates(head) if head else []
-        if len(tables) == 1 and tables[0].field.groups and not is_branch(tables[0].value):
-            path, kinds, field, *_ = tables[0]
-            if not (self._open_groups or field.named):
-                return []
-            return [Setting((*path, group), (*kinds, ""), field.one, None, shared=True)]
-        return []
+def find_settings(settings: Sequence[Setting], name: str) -> list[Setting]:
+    """Return the settings that a name may mean. A full path takes precedence over a suffix, a value
+    for all groups over that of one group, and an exact match over a similar one."""
+    ranks = [
+        ((suffix != setting.name, setting.shared, suffix != name), setting)
+        for setting in settings
+        # Most settings have another last name, which is faster to compare.
+        if normalise(name).endswith(normalise(setting.path[-1]))
+        for suffix in setting.suffixes
+        if normalise(suffix) == normalise(name)
+    ]
+    if ranks:
+        best = min(rank for rank, _ in ranks)
+        return [setting for rank, setting in ranks if rank == best]
+    # A group that has no value of its own yet, such as eta.W0.
+    head, _, group = name.rpartition(".")
+    tables = find_settings(settings, head) if head else []
+    if len(tables) == 1 and tables[0].field.named and not is_branch(tables[0].value):
+        path, kinds, field, *_ = tables[0]
+        return [Setting((*path, group), (*kinds, ""), field.one, None, shared=True)]
+    return []
 
 
 def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
@@ -443,17 +383,17 @@ def chooses_kind(field: Field, value: object) -> bool:
     if not field.bases or not isinstance(value, str):
         return bool(field.bases) and is_branch(value)
     if "function" in field.types and ":" in value:
-        return _is_class(value)
-    other = fold(value) in ("none", "inf", *map(fold, field.words))
+        # Both classes and functions are written as module:Name.
+        with contextlib.suppress(LanguageError):
+            return isinstance(_import(value, ""), type)
+        return False
+    other = normalise(value) in ("none", "inf", *map(normalise, field.words))
     return "text" not in field.types and not other
 
 
-def _is_class(name: str) -> bool:
-    """Return whether module:Name is a class and not a function."""
-    try:
-        check_module(name, "")
-        from sweeps.language.describe import locate
+def _import(name: str, path: str) -> object:
+    check_module(name, path)
+    # This import takes as long as that of JAX.
+    from sweeps.language.describe import locate
 
-        return isinstance(locate(name, ""), type)
-    except LanguageError:
-        return False
+    return locate(name, path)

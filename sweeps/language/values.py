@@ -6,22 +6,19 @@ relative, because rates of 1e-12 and 1e-9 are as different as 1 and 1000.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike, DTypeLike
 
 from dynsim import checks
-from sweeps.language.fields import Field, LanguageError, check, closest, fold, must_be
+from sweeps.language.fields import Field, LanguageError, check, closest, must_be, normalise
 
 CLOSE = 1e-6
 """Largest relative difference between a value of an axis and a number that means it: more than that
 of float32. A number that was copied from a table of six digits may differ by more."""
-FEW = 6
+FEW_VALUES = 6
 """Maximum number of values of an axis that a message lists in full."""
-
-
 MOST_VALUES = 2**24
 """Maximum number of values of an axis, as each is stored with the results."""
 LISTS = "a list, or a table with linspace, logspace or range"
@@ -40,21 +37,22 @@ def is_spacing(value: object) -> bool:
     """Return whether a table has (possibly misspelt) spacings rather than labelled values."""
     if not isinstance(value, Mapping):
         return False
+    # A label may resemble the name of a spacing, but has no list as its value.
     name, inside = next(iter(value.items()), ("", None))
     mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
     return bool({*value} & {*SPACINGS} or mistyped)
 
 
-def spaced(path: str, given: Mapping[str, Any]) -> list[float]:
+def spaced(path: str, axis: Mapping[str, object]) -> list[float]:
     """Return the values that a table with `linspace`, `logspace` or `range` describes."""
-    how, numbers = next(iter(given.items()), ("", None))
-    if len(given) != 1 or how not in SPACINGS:
-        raise LanguageError(path, must_be(how, SPACINGS, LISTS), {**given})
-    path, (space, fields, form) = f"{path}.{how}", SPACINGS[how]
-    ends = [0, numbers] if how == "range" and isinstance(numbers, int) else numbers
+    spacing, numbers = next(iter(axis.items()), ("", None))
+    if len(axis) != 1 or spacing not in SPACINGS:
+        raise LanguageError(path, must_be(spacing, SPACINGS, LISTS), {**axis})
+    path, (space, fields, form) = f"{path}.{spacing}", SPACINGS[spacing]
+    ends = [0, numbers] if spacing == "range" and isinstance(numbers, int) else numbers
     if not isinstance(ends, list | tuple) or len(ends) != len(fields):
         raise LanguageError(path, f"must be {form}", numbers)
-    checked = [check(field, each, path) for field, each in zip(fields, ends, strict=True)]
+    checked = [check(field, end, path) for field, end in zip(fields, ends, strict=True)]
     if values := space(*checked).tolist():
         return values
     raise LanguageError(path, "has no values", numbers)
@@ -81,24 +79,25 @@ def find_value(field: str, values: Shaped[np.ndarray, " N"], wanted: float | str
     if values.dtype.kind not in "iuf":
         words = values.tolist()
         return words.index(checks.choice(field, wanted, words))  # pyright: ignore[reportArgumentType]
-    found = matching(values, float(wanted) if isinstance(wanted, str) else wanted)
-    if len(found) == 1:
-        return int(found[0])
-    if len(found):
-        told, *near = distinct([wanted, *values[found].tolist()])
+    indices = matching(values, float(wanted) if isinstance(wanted, str) else wanted)
+    if len(indices) == 1:
+        return int(indices[0])
+    # All numbers of a message have as many digits as distinguish them.
+    if len(indices):
+        number, *near = distinct([wanted, *values[indices].tolist()])
         reason = f"is close to {' and '.join(near)}; write the one that you mean in full"
-    elif len(values) <= FEW:
-        told, *known = distinct([wanted, *values.tolist()])
+    elif len(values) <= FEW_VALUES:
+        number, *known = distinct([wanted, *values.tolist()])
         reason = f"must be one of {', '.join(known)}"
     else:
-        near = np.argsort(np.abs(values.astype(float) - float(wanted)), kind="stable")[:2]
-        some = [values.min(), values.max(), *np.sort(values[near])]
-        told, low, high, *near = distinct([wanted, *(each.item() for each in some)])
+        nearest = np.argsort(np.abs(values.astype(float) - float(wanted)), kind="stable")[:2]
+        some = [values.min(), values.max(), *np.sort(values[nearest])]
+        number, low, high, *near = distinct([wanted, *(value.item() for value in some)])
         reason = (
             f"is none of the {len(values)} values from {low} to {high}; the nearest are "
             f"{', '.join(near)}"
         )
-    raise ValueError(f"{field} = {told}: {reason}")
+    raise ValueError(f"{field} = {number}: {reason}")
 
 
 def matching(values: Shaped[np.ndarray, " N"], wanted: float) -> Int[np.ndarray, " M"]:
@@ -120,19 +119,19 @@ def matching(values: Shaped[np.ndarray, " N"], wanted: float) -> Int[np.ndarray,
             equal = np.flatnonzero(values == rounded)
             if len(equal):
                 return equal[:1]
-        apart, size = abs(numbers - number), np.minimum(abs(numbers), abs(number))
+        distance, size = abs(numbers - number), np.minimum(abs(numbers), abs(number))
         # Six digits differ by at most 5e-6.
-        found = [
-            place
-            for place in np.flatnonzero(apart <= 1e-5 * size)
-            if (apart[place] <= CLOSE * size[place] or float(f"{numbers[place]:.6g}") == number)
-            and not (_is_whole(number) and _is_whole(numbers[place].item()))
+        close = [
+            i
+            for i in np.flatnonzero(distance <= 1e-5 * size)
+            if (distance[i] <= CLOSE * size[i] or float(f"{numbers[i]:.6g}") == number)
+            and not (_is_whole(number) and _is_whole(numbers[i].item()))
         ]
-    return np.array(found, int)
+    return np.array(close, int)
 
 
 def _is_whole(number: float) -> bool:
-    """Return whether a number is an integer, such as a step; larger floats have no fraction."""
+    # Such as a step. Larger floats have no fraction, also where they are not counts.
     return number.is_integer() and abs(number) < 2**53
 
 
@@ -140,7 +139,7 @@ def distinct(values: Sequence[float | str]) -> list[str]:
     """Return numbers as text with six digits, or with as many as tell different ones apart."""
     number = len({*values})
     for digits in (6, 9, 12, 15):
-        texts = [each if isinstance(each, str) else f"{each:.{digits}g}" for each in values]
+        texts = [value if isinstance(value, str) else f"{value:.{digits}g}" for value in values]
         if len({*texts}) == number:
             return texts
     return list(map(str, values))
@@ -149,29 +148,30 @@ def distinct(values: Sequence[float | str]) -> list[str]:
 def equal_in(dtype: DTypeLike, columns: Sequence[ArrayLike]) -> str:
     """Return which points of a dimension are equal when their numbers are rounded to `dtype`, in
     words; empty if none are. `columns` has the values of each axis along it."""
-    exact = [np.asarray(each) for each in columns]
+    exact = [np.asarray(column) for column in columns]
     with np.errstate(over="ignore"):
-        rounded = [each.astype(dtype) if each.dtype.kind == "f" else each for each in exact]
+        rounded = [column.astype(dtype) if column.dtype.kind == "f" else column for column in exact]
     size = len(exact[0])
     # Nearly always the values of one axis suffice, at little cost.
-    if any(len(np.unique(each)) == size for each in rounded):
+    if any(len(np.unique(column)) == size for column in rounded):
         return ""
-    codes = np.stack([np.unique(each, return_inverse=True)[1] for each in rounded])
+    codes = np.stack([np.unique(column, return_inverse=True)[1] for column in rounded])
     points, first, at = np.unique(codes, axis=1, return_index=True, return_inverse=True)
     if points.shape[1] == size:
         return ""
-    later = np.flatnonzero(first[at] != np.arange(size))
-    pair = first[at[later[0]]], later[0]
-    told = [
-        " and ".join(distinct([each[i].item() for i in pair]))
-        for each in exact
-        if each.dtype.kind == "f" and each[pair[0]] != each[pair[1]]
+    # The first point that equals an earlier one, and in which numbers they differ before rounding.
+    later = np.flatnonzero(first[at] != np.arange(size))[0]
+    pair = first[at[later]], later
+    pairs = [
+        " and ".join(distinct([column[i].item() for i in pair]))
+        for column in exact
+        if column.dtype.kind == "f" and column[pair[0]] != column[pair[1]]
     ]
     some = f" ({points.shape[1]} of {size} values differ)" if size > 2 else ""
-    return f"{', '.join(told)} are equal in {np.dtype(dtype)}{some}"
+    return f"{', '.join(pairs)} are equal in {np.dtype(dtype)}{some}"
 
 
-def told_apart(values: Sequence[float], dtype: DTypeLike) -> tuple[float, ...]:
+def distinct_in(values: Sequence[float], dtype: DTypeLike) -> tuple[float, ...]:
     """Return the first of each set of values that are equal when floats are rounded to `dtype`."""
     exact = np.asarray(values)
     rounded = exact.astype(dtype) if exact.dtype.kind == "f" else exact
@@ -182,5 +182,5 @@ def find_axis(field: str, name: str, names: Iterable[object]) -> str:
     """Return the axis that a name means. As in names of settings, `-`, `_`, `.`, blanks and case do
     not matter. Raises `ValueError` if there is none."""
     known = list(map(str, names))
-    alike = [each for each in known if fold(each) == fold(name)]
+    alike = [axis for axis in known if normalise(axis) == normalise(name)]
     return alike[0] if len(alike) == 1 else checks.choice(field, name, known)

@@ -17,7 +17,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import jax
 import numpy as np
@@ -38,6 +38,10 @@ DECISIVE = (*PACKAGES, "commit", "device", "processor")
 """Entries of an environment that may lower the same code to a different program."""
 DPI = 150
 """Resolution of figures, unless the user's style sets another."""
+JsonObject = dict[str, Any]
+"""A JSON object: its values by name."""
+WriteTo = Callable[[BinaryIO], object]
+"""Writes a file that is open."""
 MOST_READ = 2**28
 """Maximum bytes of a file of results, other than a store, and of the arrays in it."""
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
@@ -53,15 +57,15 @@ def environment(*packages: str) -> dict[str, str]:
     """Return `versions`, `OPTIONS` of JAX, `ON_ERROR`, the commit of a clone of dynsim, and the
     device and processor."""
     device = jax.devices()[0]
-    found = versions(*packages) | {name: str(jax.config.values[name]) for name in OPTIONS}
-    found[ON_ERROR] = precision.ON_ERROR
+    entries = versions(*packages) | {name: str(jax.config.values[name]) for name in OPTIONS}
+    entries[ON_ERROR] = precision.ON_ERROR
     if commit := _commit():
-        found["commit"] = commit
-    found["device"] = f"{device.platform}: {device.device_kind}"
-    found["processor"] = programs.processor()
+        entries["commit"] = commit
+    entries["device"] = f"{device.platform}: {device.device_kind}"
+    entries["processor"] = programs.processor()
     if device.platform in precision.WITHOUT_FLOAT64:
-        found["device of float64"] = f"cpu: the {device.platform} has no float64"
-    return found
+        entries["device of float64"] = f"cpu: the {device.platform} has no float64"
+    return entries
 
 
 @functools.cache
@@ -72,8 +76,8 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--abbrev=12"]
     with contextlib.suppress(OSError):
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        return found.stdout.strip() or None
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
+        return described.stdout.strip() or None
     return None
 
 
@@ -85,8 +89,7 @@ def address(out: str | Path) -> str | None:
 
 
 def folder(out: Path) -> Path:
-    """Return the folder for files: `out`, or a folder of the same name in out/ if `out` is an
-    address in a bucket, which only stores sweeps."""
+    """Return `out`; for an address in a bucket `out/<name>`, because buckets hold only sweeps."""
     return out if address(out) is None else Path("out") / out.name
 
 
@@ -108,14 +111,14 @@ def reading(path: Path) -> Iterator[None]:
         if path.stat().st_size > MOST_READ:
             raise ValueError(f"is larger than {MOST_READ / 1e6:.0f} MB")
         yield
-    # Libraries raise different errors for files of another format.
     except Exception as error:
+        # Libraries raise different errors for files of another format.
         raise ValueError(f"{path}: cannot be read ({error or repr(error)})") from error
 
 
-def as_json(value: Any) -> Any:
-    """Convert `value`, of dicts, sequences, arrays and numbers, to JSON values. Numbers that are
-    not finite become None, because JSON has none."""
+def as_json(value: object) -> Any:
+    """Convert `value`, of dicts, sequences, arrays and numbers, to JSON values. Infinities and NaN
+    become None, because JSON lacks them."""
     if isinstance(value, dict):
         return {name: as_json(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -125,7 +128,7 @@ def as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def as_csv(rows: Iterable[Iterable[Any]]) -> str:
+def as_csv(rows: Iterable[Iterable[object]]) -> str:
     """Format rows as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -142,22 +145,21 @@ def aligned(rows: Iterable[Sequence[str]], *widths: int) -> list[str]:
     """Format rows of cells as aligned columns: the first one to the left, the others to the right.
     The last width applies to all remaining columns."""
 
-    def line(first: str, *others: str) -> str:
-        left = (*widths[1:], *[widths[-1]] * len(others))
-        return f"{first:<{widths[0]}}" + "".join(
-            f"{cell:>{width}}" for cell, width in zip(others, left, strict=False)
-        )
+    lines = []
+    for first, *others in rows:
+        remaining = (*widths[1:], *[widths[-1]] * len(others))
+        cells = (f"{cell:>{width}}" for cell, width in zip(others, remaining, strict=False))
+        lines.append(f"{first:<{widths[0]}}" + "".join(cells))
+    return lines
 
-    return [line(*row) for row in rows]
 
-
-def named(tree: Any, path: str = "") -> dict[str, np.ndarray]:
+def by_path(tree: Any, path: str = "") -> dict[str, np.ndarray]:
     """Return the arrays of nested mappings, datasets and named tuples by path, such as
     "simulation/loss"."""
     tree = tree._asdict() if hasattr(tree, "_asdict") else tree
     if not isinstance(tree, Mapping):
         return {path: np.asarray(tree)}
-    parts = (named(part, f"{path}/{name}" if path else name) for name, part in tree.items())
+    parts = (by_path(part, f"{path}/{name}" if path else name) for name, part in tree.items())
     return {name: values for part in parts for name, values in part.items()}
 
 
@@ -166,23 +168,22 @@ def write(
     name: str,
     *,
     figure: "Figure | None" = None,
-    arrays: Mapping[str, Any] | None = None,
-    report: Any = None,
+    arrays: Mapping[str, object] | None = None,
+    report: object = None,
     text: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write `name`.npz, .json, a figure, and `text` by suffix, to `folder(out)`; return paths.
 
     The figure is saved in the format of matplotlib's `savefig.format`, and closed. Arrays are those
-    that `named` finds; they contain only numbers, so that reading them runs no code. The report is
-    written `as_json`.
+    of `by_path`: numbers only, so that reading them runs no code. The report is written `as_json`.
     """
     check_directory(out)
     out = folder(out)
     out.mkdir(parents=True, exist_ok=True)
-    writers: dict[str, Callable[[Any], Any]] = {}
+    writers: dict[str, WriteTo] = {}
     if arrays is not None:
-        kept: dict[str, Any] = named(arrays)
-        writers["npz"] = lambda file: np.savez_compressed(file, **kept)
+        numbers: dict[str, Any] = by_path(arrays)
+        writers["npz"] = lambda file: np.savez_compressed(file, **numbers)
     if report is not None:
         writers["json"] = lambda file: file.write(json.dumps(as_json(report), indent=2).encode())
     for suffix, content in (text or {}).items():
@@ -192,6 +193,7 @@ def write(
         import matplotlib as mpl
 
         suffix, dpi = mpl.rcParams["savefig.format"], mpl.rcParams["savefig.dpi"]
+        # The default of Matplotlib is "figure", which nobody has chosen.
         options: dict[str, Any] = {"dpi": DPI if dpi == "figure" else dpi}
         # Without a date, so that equal figures give equal files.
         if date := {"svg": "Date", "pdf": "CreationDate"}.get(suffix):
@@ -205,9 +207,9 @@ def write(
     return paths
 
 
-def write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
+def write_whole(path: Path, save: WriteTo) -> Path:
     """Write a file through `save`, atomically."""
-    with appearing(path) as begun, begun.open("wb") as file:
+    with appearing(path) as temporary, temporary.open("wb") as file:
         save(file)
     return path
 
@@ -216,37 +218,40 @@ def write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
 def appearing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for a file or a folder, which then replaces `path` atomically.
     Leftovers of processes on this machine that were killed are removed."""
+    # On a shared file system, process numbers of other machines mean nothing here.
     machine = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
     # A part of the name, so that this one is not too long where that of the file is not.
-    mark = f".{path.name[:48]}-{machine}-"
-    begun = path.with_name(f"{mark}{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    old = path.with_name(f"{begun.name}.old")
+    prefix = f".{path.name[:48]}-{machine}-"
+    temporary = path.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    old = path.with_name(f"{temporary.name}.old")
     try:
-        yield begun
+        yield temporary
+        # No system call replaces a folder that has content, so the old one is moved first.
         if path.is_dir():
             os.replace(path, old)
         try:
-            os.replace(begun, path)
+            os.replace(temporary, path)
         except OSError:
             if old.exists():
                 os.replace(old, path)
             raise
-        for left in path.parent.glob(f"{glob.escape(mark)}*"):
-            owner = left.name.removeprefix(mark).partition("-")[0]
-            if left == old or (owner.isdecimal() and not _alive(int(owner))):
-                _remove(left)
+        for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):
+            owner = leftover.name.removeprefix(prefix).partition("-")[0]
+            if leftover == old or (owner.isdecimal() and not _alive(int(owner))):
+                _remove(leftover)
     except OSError as error:
         # A full disk does not say which file did not fit.
-        if error.filename is None or begun.name in str(error.filename):
+        if error.filename is None or temporary.name in str(error.filename):
             error.filename = str(path)
         raise
     finally:
-        _remove(begun)
+        _remove(temporary)
 
 
 def _alive(process: int) -> bool:
     """Return whether a process exists; always true on Windows, where this cannot be checked."""
     if os.name != "nt":
+        # The process of another user exists, but may not be signalled.
         with contextlib.suppress(PermissionError):
             try:
                 os.kill(process, 0)
@@ -256,7 +261,6 @@ def _alive(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or a folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -1,6 +1,6 @@
 """Cells, colours and contours of maps, and which of their scales are logarithmic."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -8,7 +8,7 @@ from contourpy import contour_generator
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-FAR = 1e3
+LOG_RATIO = 1e3
 """Ratio of the largest to the smallest value above which colours are logarithmic by default."""
 
 
@@ -28,12 +28,13 @@ def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
     centres = np.asarray(values, np.float64)
     centres = np.log(centres) if logarithmic else centres
     if centres.size == 1:
-        found = centres + np.array([-0.5, 0.5])
+        edges = centres + np.array([-0.5, 0.5])
     else:
         middle = (centres[1:] + centres[:-1]) / 2
+        # The first and the last cell extend as far outwards as inwards.
         ends = 2 * centres[[0, -1]] - middle[[0, -1]]
-        found = np.concatenate([ends[:1], middle, ends[1:]])
-    return np.exp(found) if logarithmic else found
+        edges = np.concatenate([ends[:1], middle, ends[1:]])
+    return np.exp(edges) if logarithmic else edges
 
 
 class ColourRange(NamedTuple):
@@ -49,14 +50,14 @@ class ColourRange(NamedTuple):
         if self.logarithmic:
             values = np.log(np.maximum(values, self.low))
         ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
-        lost = np.isnan(values)
-        largest = np.where(lost, -np.inf, values).max(axis=1)
-        smallest = np.where(lost, np.inf, values).min(axis=1)
-        some = lost.any(axis=1) & ~lost.all(axis=1)
-        return some | (largest - smallest > tolerance * (ends[1] - ends[0]))
+        invalid = np.isnan(values)
+        largest = np.where(invalid, -np.inf, values).max(axis=1)
+        smallest = np.where(invalid, np.inf, values).min(axis=1)
+        mixed = invalid.any(axis=1) & ~invalid.all(axis=1)
+        return mixed | (largest - smallest > tolerance * (ends[1] - ends[0]))
 
 
-def colour_range(values: np.ndarray, far: float = FAR) -> ColourRange:
+def colour_range(values: np.ndarray, far: float = LOG_RATIO) -> ColourRange:
     """Choose a colour range for the finite values. It is logarithmic if the largest of the middle
     90 % of them is more than `far` times the smallest; a few values near zero must not hide how the
     others differ."""
@@ -64,9 +65,10 @@ def colour_range(values: np.ndarray, far: float = FAR) -> ColourRange:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if not 0 < low * far < high:
         return ColourRange(low, high, False)
-    some = np.quantile(finite, 0.05, method="lower")
-    most = np.quantile(finite, 0.95, method="higher")
-    return ColourRange(low, high, bool(some * far < most))
+    # Quantiles that are values: interpolation would mix the few near zero with the others.
+    small = np.quantile(finite, 0.05, method="lower")
+    large = np.quantile(finite, 0.95, method="higher")
+    return ColourRange(low, high, bool(small * far < large))
 
 
 def contour(values: xr.DataArray, level: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -85,13 +87,14 @@ def contour(values: xr.DataArray, level: float = 0.0) -> list[tuple[np.ndarray, 
 def traced(values: xr.DataArray, level: float) -> list[Float[np.ndarray, "V 2"]]:
     """Return the curves where values over the axes (y, x) are at a level, as fractional indices of
     x and y."""
-    lines: Any = contour_generator(z=values.values).lines(level) if min(values.shape) > 1 else []
-    return lines
+    if min(values.shape) < 2:
+        return []
+    return contour_generator(z=values.values).lines(level)  # pyright: ignore[reportReturnType]  (separate lines)
 
 
 def along(axis: xr.DataArray, index: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
     """Interpolate an axis at fractional indices, on its scale."""
     values = axis.values.astype(float)
     logarithmic = scale_of(axis) == "log"
-    found = np.interp(index, np.arange(len(values)), np.log(values) if logarithmic else values)
-    return np.exp(found) if logarithmic else found
+    points = np.interp(index, np.arange(len(values)), np.log(values) if logarithmic else values)
+    return np.exp(points) if logarithmic else points

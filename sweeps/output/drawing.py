@@ -24,6 +24,7 @@ import xarray as xr
 from cycler import cycler
 from jaxtyping import Float
 from matplotlib import patheffects
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import QuadMesh
@@ -31,10 +32,14 @@ from matplotlib.colors import LogNorm, to_hex, to_rgba_array
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from matplotlib.typing import ColorType, LineStyleType
+from numpy.typing import ArrayLike
 
 from dynsim import checks
 from sweeps.output.cells import scale_of
 
+Keywords = dict[str, Any]
+"""Keyword arguments of a function of Matplotlib."""
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5C4B00", "#332288", "#000000")
@@ -55,14 +60,14 @@ SHEET: dict[Any, Any] = {
 }
 """Style sheet, which the user's own style overrides. Text has 10 points; other sizes are relative
 to it, so that a style with larger text scales all of them."""
-DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+DASHES: tuple[LineStyleType, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """Line styles, which distinguish curves in greyscale print."""
-ERRORS: dict[str, Any] = {
+ERRORS: Keywords = {
     "norm": LogNorm(1e-3, 1),
     "cmap": plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
 }
 """Colours of relative errors from 0.1 to 100 %; grey where there is none."""
-TRAINED: dict[str, Any] = {"lw": 4}
+TRAINED: Keywords = {"lw": 4}
 """Style of training curves, drawn below thin ones of theory."""
 
 
@@ -70,9 +75,10 @@ def colour(place: int) -> str:
     """Return the colour of the curve at a position: from the user's style if it defines colours,
     else from `PALETTE`, cyclically."""
     cycle = mpl.rcParams["axes.prop_cycle"]
+    # The default cycle of Matplotlib is not the choice of a user.
     own = cycle != mpl.rcParamsDefault["axes.prop_cycle"] and "color" in cycle.keys
-    found = cycle.by_key()["color"] if own else PALETTE
-    return found[place % len(found)]
+    colours = cycle.by_key()["color"] if own else PALETTE
+    return colours[place % len(colours)]
 
 
 def shades(number: int) -> list[str]:
@@ -86,10 +92,11 @@ def scale(number: int) -> list[str]:
     return [to_hex(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
 
 
-def luminance(colours: Any) -> Float[np.ndarray, " C"]:
+def luminance(colours: Sequence[ColorType] | np.ndarray) -> Float[np.ndarray, " C"]:
     """Return the relative luminance of colours on white by WCAG 2, from 0 (black) to 1 (white). The
     contrast of two colours is the ratio of their luminances, each plus 0.05."""
     rgba = to_rgba_array(colours)
+    # As seen on white, and then as linear light.
     rgb = 1 - rgba[:, 3:] * (1 - rgba[:, :3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return linear @ np.array([0.2126, 0.7152, 0.0722])
@@ -98,19 +105,21 @@ def luminance(colours: Any) -> Float[np.ndarray, " C"]:
 def cased(width: float = 1.5) -> list[patheffects.AbstractPathEffect]:
     """Return a white edge for dark text, or for a line of a `width`, on a map; it is solid even if
     the line is dashed."""
+    # By default, the edge has the dashes of its line.
     solid = {"dash_offset": 0, "dash_list": None}
     return [patheffects.withStroke(linewidth=width + 2, foreground="white", dashes=solid)]
 
 
-def nested(number: int) -> list[dict[str, Any]]:
+def nested(number: int) -> list[Keywords]:
     """Return styles for curves that may coincide: each is thinner than the one before it."""
     return [
         {
-            "color": colour(place),
-            "ls": DASHES[place % len(DASHES)],
-            "lw": 1.3 + 0.8 * min(number - 1 - place, 5),
+            "color": colour(i),
+            "ls": DASHES[i % len(DASHES)],
+            # A curve below more than five others would be a band.
+            "lw": 1.3 + 0.8 * min(number - 1 - i, 5),
         }
-        for place in range(number)
+        for i in range(number)
     ]
 
 
@@ -123,7 +132,9 @@ def panels(
     return plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
 
 
-def band(ax: Axes, x: Any, runs: xr.DataArray, style: Mapping[str, Any], ddof: int = 1) -> None:
+def band(
+    ax: Axes, x: ArrayLike, runs: xr.DataArray, style: Mapping[str, Any], ddof: int = 1
+) -> None:
     """Plot the mean over the seeds of `runs` against `x` as a line of a `style`, with a band of one
     standard deviation to each side, which has zero width for a single run."""
     mean = runs.mean("seed")
@@ -147,8 +158,8 @@ def table(
     # The luminance at which the contrasts to black and to white are equal.
     dark = luminance(mesh.to_rgba(values.ravel())) < 0.05 * (21**0.5 - 1)
     for ((row, column), value), white in zip(np.ndenumerate(values), dark, strict=True):
-        shown, colour = text(value), "white" if white else "black"
-        ax.text(column, row, shown, ha="center", va="center", color=colour, fontsize="small")
+        style: Keywords = {"color": "white" if white else "black", "fontsize": "small"}
+        ax.text(column, row, text(value), ha="center", va="center", **style)
     ax.set_xticks(range(len(across)), across)
     ax.set_yticks(range(len(up)), up)
     return mesh
@@ -161,6 +172,7 @@ def error_map(ax: Axes, error: xr.DataArray, levels: Mapping[float, str]) -> Qua
     scales = {"xscale": scale_of(error[x]), "yscale": scale_of(error[y])}
     style = {"rasterized": True, "add_colorbar": False, **scales, **ERRORS}
     mesh = error.clip(min=ERRORS["norm"].vmin).plot.pcolormesh(x=x, ax=ax, **style)
+    # Matplotlib warns of contours outside the range of the data.
     if float(error.min()) < max(levels) and float(error.max()) > min(levels):
         lines = {"colors": "k", "linestyles": [*levels.values()], "linewidths": 1.2}
         error.plot.contour(x=x, ax=ax, levels=[*levels], **lines).set(path_effects=cased())
@@ -168,27 +180,27 @@ def error_map(ax: Axes, error: xr.DataArray, levels: Mapping[float, str]) -> Qua
     return mesh
 
 
-def below(figure: Figure | SubFigure, handles: Sequence[Any], ncols: int) -> None:
+def below(figure: Figure | SubFigure, handles: Sequence[Artist], ncols: int) -> None:
     """Add a legend below all panels, where it covers nothing."""
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
 
 
 def ticks(axis: Axis, values: Iterable[float], **style: Any) -> None:
     """Set ticks at exactly these values, with plain labels."""
-    shown = list(values)
-    axis.set_ticks(shown, [f"{value:g}" for value in shown], **style)
+    at = list(values)
+    axis.set_ticks(at, [f"{value:g}" for value in at], **style)
     axis.set_minor_locator(NullLocator())
 
 
 def logarithmic(ax: Axes, which: str, values: Float[np.ndarray, " V"]) -> None:
     """Make the axis x or y logarithmic, unless there are no values. If they span little more than a
     decade, ticks are plain numbers: matplotlib would label one of them, or all nine."""
-    known = values[np.isfinite(values)]
-    if not known.size:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
         return
     ax.set(**{f"{which}scale": "log"})
     axis = getattr(ax, f"{which}axis")
-    if known.max() < 30 * known.min():
+    if finite.max() < 30 * finite.min():
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
@@ -216,6 +228,7 @@ def power(ax: Axes, first: float, last: float, end: float, name: str, exponent: 
     """Draw a grey guide `name`^-`exponent` from `first` to `last`, where it has the value `end`."""
     x = np.array([first, last], float)
     ax.plot(x, end * (x / last) ** -exponent, color="0.5", lw=1)
+    # The middle of logarithmic axes.
     middle = (first * last) ** 0.5
     at = middle, end * (middle / last) ** -exponent
     text = f"$\\propto {name}^{{-{exponent}}}$"
@@ -242,14 +255,15 @@ def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
             try:
                 plt.style.use(name)
             except OSError:
-                known = plt.style.available
+                available = plt.style.available
                 raise ValueError(
-                    f"style = {name!r}: {checks.hint(name, known)}must be a Matplotlib style, "
-                    f"such as {', '.join(known[-4:])}, or a style file"
+                    f"style = {name!r}: {checks.hint(name, available)}must be a Matplotlib style, "
+                    f"such as {', '.join(available[-4:])}, or a style file"
                 ) from None
         if kind is not None:
             mpl.rcParams["savefig.format"] = kind
-        found = mpl.rcParams["savefig.format"]
-        if found not in FORMATS:
-            raise ValueError(f"format = {found!r}: must be {', '.join(FORMATS)}")
+        # The style may set a format that dynsim does not write.
+        suffix = mpl.rcParams["savefig.format"]
+        if suffix not in FORMATS:
+            raise ValueError(f"format = {suffix!r}: must be {', '.join(FORMATS)}")
         yield

@@ -13,6 +13,8 @@ from sweeps.language.grammar import Language
 from sweeps.language.values import is_spacing
 from sweeps.lines import assignments, explained, read_toml
 
+Toml = dict[str, Any]
+"""A table of a TOML file."""
 FOLDER = Path(__file__).parent
 KEYS = ("run", "axes", "theory", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
 """Top-level keys of a file: the fields of a `Sweep`."""
@@ -23,13 +25,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def read(path: str | Path) -> dict[str, Any]:
+def read(path: str | Path) -> Toml:
     """Read the table of a sweep file, or of a built-in sweep by name. Raises `ValueError` if it
     cannot be read."""
     path = Path(path)
-    packaged = FOLDER / f"{path}.toml"
-    if not os.path.exists(path) and path.parent == Path() and os.path.exists(packaged):
-        path = packaged
+    # A file of the same name in the current folder comes first.
+    built_in = FOLDER / f"{path}.toml"
+    if not os.path.exists(path) and path.parent == Path() and os.path.exists(built_in):
+        path = built_in
     # Reading a pipe or a device may never end.
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("must be a file, not a folder, a pipe or a device")
@@ -43,28 +46,30 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"not readable as TOML ({error})") from None
 
 
-def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str, Any]:
+def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Toml:
     """Return the arguments of a `Sweep` from the table of a sweep file. Its run lists the settings
     of the file first, and then those of the overrides, each "KEY = VALUE" in TOML.
 
     Raises:
         ValueError: for an override that is not valid TOML, or an unknown key.
     """
-    found: dict[str, Any] = {"run": {}, "axes": {}, **table}
-    _check(found)
-    found["axes"], settings = dict(_named("", found["axes"])), dict[str, Any]()
+    arguments: Toml = {"run": {}, "axes": {}, **table}
+    _check(arguments)
+    arguments["axes"] = dict(_axes_by_name(arguments["axes"]))
+    settings: Toml = {}
     for override in overrides:
         key, equals, value = (part.strip() for part in override.partition("="))
         if equals and not value:
-            # Only the names of axes have dots; other keys are in tables.
+            # An empty value removes a key. Only the names of axes have dots; other keys are in
+            # tables.
             first, _, rest = key.partition(".")
             *above, name = [first, rest] if first == "axes" else key.split(".")
-            inside: Any = found
-            for each in above:
-                inside = inside.get(each) if isinstance(inside, Mapping) else None
-            if not isinstance(inside, dict) or name not in inside:
+            inner: object = arguments
+            for part in above:
+                inner = inner.get(part) if isinstance(inner, Mapping) else None
+            if not isinstance(inner, dict) or name not in inner:
                 raise ValueError(f"set = {override!r}: the file has no {key} to remove")
-            del inside[name]
+            del inner[name]
             continue
         try:
             new = assignments(override)
@@ -75,14 +80,14 @@ def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str,
                 raise ValueError(f"set = {override!r}: must be a non-empty table")
         _check(new)
         settings |= new.pop("run", {})
-        found["axes"] |= dict(_named("", new.pop("axes", {})))
-        found |= new
-    if not found["axes"]:
+        arguments["axes"] |= dict(_axes_by_name(new.pop("axes", {})))
+        arguments |= new
+    if not arguments["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
-    return {**found, "run": [found["run"], settings]}
+    return {**arguments, "run": [arguments["run"], settings]}
 
 
-def _check(table: Mapping[str, Any]) -> None:
+def _check(table: Toml) -> None:
     for name, value in table.items():
         if name not in KEYS:
             raise LanguageError("key", must_be(name, KEYS, f"one of {', '.join(KEYS)}"), name)
@@ -90,13 +95,13 @@ def _check(table: Mapping[str, Any]) -> None:
             raise LanguageError(name, "must be a table of settings", value)
 
 
-def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _axes_by_name(axes: Toml, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield axes by dotted name; TOML makes nested tables of names without quotes."""
     for name, value in axes.items():
         if _has_axes(value):
-            yield from _named(f"{above}{name}.", value)
+            yield from _axes_by_name(value, f"{prefix}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def _has_axes(value: object) -> bool:
@@ -104,20 +109,20 @@ def _has_axes(value: object) -> bool:
     if not isinstance(value, Mapping) or is_spacing(value):
         return False
     return all(
-        isinstance(each, list) or _has_axes(each) or is_spacing(each) for each in value.values()
+        isinstance(inner, list) or _has_axes(inner) or is_spacing(inner) for inner in value.values()
     )
 
 
 def check(language: Language, path: str | Path, overrides: Iterable[str]) -> None:
     """Raise `ValueError` if the run or the axes of a sweep file are invalid. Imports only modules
     that the file names."""
-    with named(path):
-        given = parsed(read(path), overrides)
-        Axes(language, given["run"], given["axes"], given.get("zip", ()))
+    with naming(path):
+        sweep = parsed(read(path), overrides)
+        Axes(language, sweep["run"], sweep["axes"], sweep.get("zip", ()))
 
 
 @contextlib.contextmanager
-def named(path: str | Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """Context in which errors name a sweep file."""
     try:
         yield

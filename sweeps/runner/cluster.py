@@ -28,12 +28,12 @@ from dynsim.decoding import Form
 from sweeps import output
 from sweeps.language.tree import check_fields
 from sweeps.lines import read_toml, unstopped
-from sweeps.runner.progress import begun
+from sweeps.runner.progress import in_thread
 from sweeps.systems.experiment import Experiment
 
 HEARTBEAT = 30
 """Seconds after which a process that died may restart and rejoin."""
-ABORT = 60
+ABORT_AFTER = 60
 """Additional seconds for JAX's own timeout, which must come long after ours."""
 QUEUES = {name.lower(): name for name in ("SLURM", "PBS", "SGE", "LSF", "OAR", "Moab", "HTCondor")}
 """Batch systems that dask-jobqueue supports, with its spelling."""
@@ -117,27 +117,28 @@ class Hosts:
         checks.integer("patience", self.patience, 1)
         # A process that died must not end the others, which have chunks of their own.
         jax.config.update("jax_enable_recoverability", True)
-        found: Future[None] = Future()
+        connection: Future[None] = Future()
 
-        def find() -> None:
+        def initialize() -> None:
             try:
                 jax.distributed.initialize(
                     self.coordinator,
                     self.processes,
                     self.process,
                     # At its own timeout JAX aborts the process with a C++ traceback.
-                    initialization_timeout=2 * self.patience + ABORT,
+                    initialization_timeout=2 * self.patience + ABORT_AFTER,
                     heartbeat_timeout_seconds=HEARTBEAT,
                 )
-                found.set_result(None)
+                connection.set_result(None)
             except Exception as error:
-                found.set_exception(error)
+                connection.set_exception(error)
 
-        threading.Thread(target=find, daemon=True, name="dynsim-find").start()
+        threading.Thread(target=initialize, daemon=True, name="dynsim-connect").start()
         try:
-            found.result(self.patience)
+            connection.result(self.patience)
         except TimeoutError:
-            atexit.register(_leave)
+            # The thread is still connecting, and prints a traceback when Python exits.
+            atexit.register(_exit_at_once)
             where = self.coordinator or "the cluster"
             raise ValueError(
                 f"distributed: the processes did not find each other at {where} within patience = "
@@ -150,8 +151,7 @@ class Hosts:
         return jax.process_index(), jax.process_count()
 
 
-def _leave() -> None:
-    """Exit without the traceback of the thread that is still connecting."""
+def _exit_at_once() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(2)
@@ -165,9 +165,9 @@ def use_all_cores() -> None:
     # JAX defines its options at import, where type checkers cannot see them.
     if jax.config.jax_num_cpu_devices == -1:  # pyright: ignore[reportAttributeAccessIssue]
         with contextlib.suppress(RuntimeError):  # JAX is running, so the number is fixed
-            # Not every platform reports the cores that this process may use.
-            known = hasattr(os, "sched_getaffinity")
-            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count()
+            # Batch systems limit the cores of a process, which not every platform reports.
+            reports = hasattr(os, "sched_getaffinity")
+            cores = len(os.sched_getaffinity(0)) if reports else os.cpu_count()
             jax.config.update("jax_num_cpu_devices", cores or 1)
 
 
@@ -182,9 +182,9 @@ def executor(
     kind, _, number = where.partition(":")
     if not re.fullmatch(_WHERE.pattern, where):
         raise ValueError(f"dask = {where!r}: must be {_WHERE.text}")
-    queue = where in QUEUES
-    if queue != (config is not None):
-        need = "needs config, a TOML file" if queue else "reads no config"
+    is_queue = where in QUEUES
+    if is_queue != (config is not None):
+        need = "needs config, a TOML file" if is_queue else "reads no config"
         raise ValueError(f"dask = {where!r}: {need}")
     distributed, settings = _imported("distributed"), _imported("dask.config")
     for name in QUIET:
@@ -192,7 +192,7 @@ def executor(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with settings.set(SETTINGS), contextlib.ExitStack() as end:
         stack = contextlib.ExitStack()
-        end.callback(lambda: begun(stack.close).wait(CLOSING))
+        end.callback(lambda: in_thread(stack.close).wait(CLOSING))
         if kind == "local":
             target = stack.enter_context(_local(number, distributed))
         elif config is not None:
@@ -201,12 +201,27 @@ def executor(
             target = where
         try:
             # Not the default of this process, whose other work with Dask would end with this block.
-            made = distributed.Client(target, timeout=WAIT, set_as_default=False)
-            client = stack.enter_context(made)
+            client = distributed.Client(target, timeout=WAIT, set_as_default=False)
+            stack.enter_context(client)
         except (OSError, ValueError) as error:
             raise ValueError(f"dask = {where!r}: no scheduler answers there ({error})") from None
         if target is where:
-            _look_at(client, report)
+            # A scheduler of the user has settings of its own, which may make sweeps slower. The
+            # lambda is sent by value, so dynsim need not be installed there.
+            saturation = client.run_on_scheduler(
+                lambda dask_scheduler: dask_scheduler.WORKER_SATURATION
+            )
+            if saturation != 1.0:
+                report(
+                    f"dask: its scheduler has worker-saturation {saturation}, so chunks queue "
+                    "behind others; start it with "
+                    "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0"
+                )
+            if (threads := max(client.nthreads().values(), default=1)) > 1:
+                report(
+                    f"dask: its workers have up to {threads} threads, of which only one is used; "
+                    "start them with --nthreads 1"
+                )
         yield client.get_executor(pure=False, retries=0)
 
 
@@ -214,24 +229,30 @@ def executor(
 def _local(number: str, distributed: Any) -> Iterator[Any]:
     if not number.isdecimal() or int(number) < 1:
         raise ValueError(f"dask = 'local:{number}': needs a number of workers, at least 1")
-    gpus = _visible_gpus()
+    # NVIDIA GPUs, in the form that CUDA_VISIBLE_DEVICES uses.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        numbers = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+        gpus = sorted((number for number in numbers if number.isdecimal()), key=int)
+    else:
+        names = map(str.strip, visible.split(","))
+        gpus = [name for name in names if name not in ("", "-1")]
     if gpus and int(number) > len(gpus):
         raise ValueError(
             f"dask = 'local:{number}': a worker has a GPU of its own, and {len(gpus)} are visible "
             "here; CUDA_VISIBLE_DEVICES= in the environment makes workers use the CPU"
         )
-    # Ctrl-C reaches all processes of a terminal; only the driver should handle it.
-    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     options = {
-        "preload": [deaf],
+        # Ctrl-C reaches all processes of a terminal; only the driver should handle it.
+        "preload": ["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
         "nthreads": 1,
         "memory_limit": 0,
         "host": "127.0.0.1",
         "silence_logs": logging.CRITICAL,
     }
-    own = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}] * int(number)
+    environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}] * int(number)
     workers = {
-        i: {"cls": distributed.Nanny, "options": {**options, "env": own[i]}}
+        i: {"cls": distributed.Nanny, "options": {**options, "env": environments[i]}}
         for i in range(int(number))
     }
     scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}}
@@ -245,14 +266,16 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
     # Its import installs a Ctrl-C handler that would end an interrupted sweep with exit status 0.
     with unstopped():
         queues = _imported("dask_jobqueue")
-    made = getattr(queues, f"{QUEUES[kind]}Cluster")
+    cluster_class = getattr(queues, f"{QUEUES[kind]}Cluster")
     # Invalid options are checked first: a half-built cluster raises again when it is collected.
-    inits = [vars(c)["__init__"] for c in made.job_cls.__mro__ if "__init__" in vars(c)]
-    known = {name for init in (made, *inits) for name in inspect.signature(init).parameters}
+    classes = cluster_class.job_cls.__mro__
+    inits = [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
+    signatures = map(inspect.signature, (cluster_class, *inits))
+    known = {name for signature in signatures for name in signature.parameters}
     for name in options:
         checks.choice(f"config = {config}: cluster", name, sorted(known - NOT_OPTIONS))
     try:
-        cluster = made(**options)
+        cluster = cluster_class(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"config = {config}: {error}") from None
     with cluster:
@@ -283,7 +306,7 @@ def options_of(config: Path) -> tuple[int, dict[str, Any]]:
             )
     extra = ["--nthreads", "1", "--memory-limit", "0"]
     if "walltime" in options:
-        lifetime = int(LIFETIME * seconds(options["walltime"]))
+        lifetime = int(LIFETIME * seconds_of(options["walltime"]))
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{lifetime // 20}s"]
     exports = [f"export {name}={value}" for name, value in ENVIRONMENT.items()]
     return jobs, {
@@ -295,62 +318,37 @@ def options_of(config: Path) -> tuple[int, dict[str, Any]]:
     }
 
 
-def seconds(walltime: object) -> int:
+def seconds_of(walltime: object) -> int:
     """Convert a walltime as batch systems write it, [D-]HH:MM:SS or [D-]HH:MM, to seconds."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", str(walltime))
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", str(walltime))
+    if match is None:
         raise ValueError(f"walltime = {walltime!r}: must be [D-]HH:MM:SS")
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def lasting(executor: Executor) -> contextlib.AbstractContextManager[object]:
-    """Context in which Dask's workers on this machine are restarted however often they die. Dask
-    looks whether a worker is back some time after a death, and if it is just being restarted once
-    more, it stops that, after which a sweep may wait for workers for ever."""
+def keep_restarting(executor: Executor) -> contextlib.AbstractContextManager[object]:
+    """Context in which Dask's workers on this machine are restarted however often they die."""
     if not _nannies(executor):
         return contextlib.nullcontext()
+    # Some time after a death, Dask stops the restart of a worker that is not back, and a sweep may
+    # then wait for workers for ever.
     return _imported("dask.config").set({"distributed.deploy.lost-worker-timeout": "1000 days"})
 
 
 def are_lost(executor: Executor) -> bool:
     """Return whether Dask has given up all workers on this machine, as it does with one that
     cannot be started again. Its scheduler would wait for others for ever."""
-    here = _nannies(executor)
-    return bool(here) and all(each.status.name in ("closed", "failed") for each in here)
+    nannies = _nannies(executor)
+    return bool(nannies) and all(n.status.name in ("closed", "failed") for n in nannies)
 
 
 def _nannies(executor: Executor) -> list[Any]:
     """Return Dask's supervisors of workers on this machine."""
     # An executor has no public reference to its client.
     workers = getattr(getattr(getattr(executor, "_client", None), "cluster", None), "workers", None)
-    here = workers.values() if isinstance(workers, Mapping) else ()
-    return [each for each in here if type(each).__name__ == "Nanny"]
-
-
-def _look_at(client: Any, report: Callable[[str], None]) -> None:
-    """Report settings of an existing scheduler that make sweeps slower."""
-    saturation = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
-    if saturation != 1.0:
-        report(
-            f"dask: its scheduler has worker-saturation {saturation}, so chunks queue behind "
-            "others; start it with DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0"
-        )
-    most = max(client.nthreads().values(), default=1)
-    if most > 1:
-        report(
-            f"dask: its workers have up to {most} threads, of which only one is used; start them "
-            "with --nthreads 1"
-        )
-
-
-def _visible_gpus() -> list[str]:
-    """Return the NVIDIA GPUs in the form that CUDA_VISIBLE_DEVICES uses."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
-    numbers = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return sorted((number for number in numbers if number.isdecimal()), key=int)
+    workers = workers.values() if isinstance(workers, Mapping) else ()
+    return [worker for worker in workers if type(worker).__name__ == "Nanny"]
 
 
 def _imported(module: str) -> Any:

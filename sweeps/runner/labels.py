@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,12 +13,12 @@ from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
 from dynsim.trajectory import crossings
 from sweeps.language.axes import Axis
-from sweeps.language.fields import fold
+from sweeps.language.fields import normalise
 from sweeps.language.values import find_axis, find_value, matching
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT, PARTS
 from sweeps.runner.store.arrays import MISSING
-from sweeps.systems.base import System, known
+from sweeps.systems.base import System, static_times
 from sweeps.systems.experiment import Experiment
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
@@ -38,7 +38,7 @@ COMMON = {
 def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Return the dimensions and values of all coordinates: of the axes, of observables, and of the
     recorded times if they are known in advance."""
-    found: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
+    coords: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
         name: ((dim.name,), np.asarray(values))
         for dim in sweep.dims
         for name, values in dim.axes.items()
@@ -47,25 +47,25 @@ def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     for name in sweep.names:
         for inner in labels.inner_dims.get(name, ()):
             if inner in labels.values:
-                found[inner] = ((inner,), labels.values[inner])
+                coords[inner] = ((inner,), labels.values[inner])
     times = _steps(sweep)
-    steps = next((dim for dim in sweep.dims if "steps" in dim.axes), None)
     if isinstance(times, int):
         # Each run records its own times.
-        return found
+        return coords
+    steps = next((dim for dim in sweep.dims if "steps" in dim.axes), None)
     if steps is None:
-        several = len(times) > 1
         values = np.asarray(times, np.float64)
-        found["time"] = (("time",), values) if several else ((), values[0, ...])
-        return found
-    each = ({n: v[i] for n, v in steps.axes.items()} for i in range(steps.size))
-    rows = [known(_steps(sweep, chosen)) for chosen in each]
-    padded = np.full((len(rows), max(map(len, rows))), np.nan)
-    for row, own in zip(padded, rows, strict=True):
-        row[: len(own)] = own
-    several = padded.shape[1] > 1
-    found["time"] = ((steps.name, "record"), padded) if several else ((steps.name,), padded[:, 0])
-    return found
+        coords["time"] = (("time",), values) if len(times) > 1 else ((), values[0, ...])
+        return coords
+    # Runs of different length record at different times: a table, padded with NaN.
+    of_steps = [{name: v[i] for name, v in steps.axes.items()} for i in range(steps.size)]
+    rows = [static_times(_steps(sweep, chosen)) for chosen in of_steps]
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for padded, row in zip(table, rows, strict=True):
+        padded[: len(row)] = row
+    several = table.shape[1] > 1
+    coords["time"] = ((steps.name, "record"), table) if several else ((steps.name,), table[:, 0])
+    return coords
 
 
 def inner_dims(sweep: Sweep, name: str, ndim: int) -> tuple[str, ...]:
@@ -75,15 +75,15 @@ def inner_dims(sweep: Sweep, name: str, ndim: int) -> tuple[str, ...]:
         return ()
     if name == CHECKPOINT:
         return ("byte",)
-    front: tuple[str, ...] = ()
+    time_dims: tuple[str, ...] = ()
     times = _steps(sweep)
     if (times if isinstance(times, int) else len(times)) > 1:
-        own = isinstance(times, int) or "steps" in sweep.fields
-        front = ("record",) if own else ("time",)
-    named = sweep.system.labels.inner_dims.get(name, ())
-    if len(front) + len(named) != ndim:
-        named = tuple(f"{name}_{i}" for i in range(ndim - len(front)))
-    return (*front, *named)
+        differ = isinstance(times, int) or "steps" in sweep.fields
+        time_dims = ("record",) if differ else ("time",)
+    dims = sweep.system.labels.inner_dims.get(name, ())
+    if len(time_dims) + len(dims) != ndim:
+        dims = tuple(f"{name}_{i}" for i in range(ndim - len(time_dims)))
+    return (*time_dims, *dims)
 
 
 def _steps(sweep: Sweep, chosen: Mapping[str, float] | None = None) -> tuple[int, ...] | int:
@@ -102,13 +102,16 @@ def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]
     known = {**COMMON, **system.labels.about}
     if name in known:
         return dict(zip(("long_name", "units"), known[name], strict=True))
-    words = {"long_name": name.replace("_", " ")}
-    # The unit of another package's observable is unknown.
+    long_name, unit = name.replace("_", " "), "1"
     if f"{system.name}.{name}" in plugins.entry_points(GROUP):
-        return words
-    if axis is not None and 0 < len(doc := re.split("[.:;]", axis.field.doc)[0]) <= LONGEST_NAME:
-        words["long_name"] = doc
-    return {**words, "units": axis.field.unit if axis is not None and axis.field.unit else "1"}
+        # The unit of another package's observable is unknown.
+        return {"long_name": long_name}
+    if axis is not None:
+        first_clause = re.split("[.:;]", axis.field.doc)[0]
+        if 0 < len(first_clause) <= LONGEST_NAME:
+            long_name = first_clause
+        unit = axis.field.unit or unit
+    return {"long_name": long_name, "units": unit}
 
 
 def label(array: xr.DataArray) -> str:
@@ -123,11 +126,11 @@ def wrapped(array: xr.DataArray) -> str:
     return textwrap.fill(label(array), WIDTH)
 
 
-def worded(data: xr.Dataset | xr.DataArray, name: Any) -> bool:
+def worded(data: xr.Dataset | xr.DataArray, name: Hashable) -> bool:
     return name in data.coords and data[name].dtype.kind == "U"
 
 
-def shown(value: Any) -> str:
+def shown(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
@@ -136,25 +139,27 @@ def select(data: SweptT, where: Sequence[str]) -> SweptT:
     `sweeps.language.values`). Raises `ValueError` for a dimension or value that they do not have,
     and lists the existing ones."""
     for entry in where:
-        given, _, text = entry.partition("=")
-        name = find_axis("where", given, data.dims)
-        wanted: float | str = text
+        axis, _, text = entry.partition("=")
+        name = find_axis("where", axis, data.dims)
+        value: float | str = text
         if not worded(data, name):
             try:
-                # As an integer, where it is one: these may have more digits than a float.
-                whole = len(text) < 19 and text.strip().lstrip("+-").isdecimal()
-                wanted = int(text) if whole else float(text)
+                # Integers may have more digits than a float, up to 18 in 64 bits.
+                is_integer = len(text) < 19 and text.strip().lstrip("+-").isdecimal()
+                value = int(text) if is_integer else float(text)
             except ValueError:
                 raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
-        data = data.isel({name: find_value(f"where: {name}", np.asarray(data[name]), wanted)})
+        data = data.isel({name: find_value(f"where: {name}", np.asarray(data[name]), value)})
     return data
 
 
 def aligned_with(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset:
     """Return a dataset whose axes have the names and values of those of the `first`, where they
     have others that mean the same: `eta_W0` and `eta.W0`, 0.1 and 0.10000000000000002."""
-    names = {fold(str(dim)): dim for dim in first.dims}
-    known = {dim: names.get(fold(str(dim)), dim) for dim in other.dims if dim not in first.dims}
+    names = {normalise(str(dim)): dim for dim in first.dims}
+    known = {
+        dim: names.get(normalise(str(dim)), dim) for dim in other.dims if dim not in first.dims
+    }
     renamed = {str(dim): str(name) for dim, name in known.items() if dim != name}
     if renamed and "axes" in (config := json.loads(other.attrs.get("config", "{}"))):
         # The name of an axis is one of several spellings of its setting.
@@ -167,12 +172,12 @@ def aligned_with(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset:
     for dim in {*first.dims} & {*first.coords} & {*other.dims} & {*other.coords}:
         here, there = first[dim].values, other[dim].values
         if here.dtype.kind == there.dtype.kind == "f" and not np.array_equal(here, there):
-            same = there.astype(here.dtype)
-            for place in np.flatnonzero(~np.isin(there, here)):
-                found = matching(here, there[place].item())
+            values = there.astype(here.dtype)
+            for i in np.flatnonzero(~np.isin(there, here)):
+                matches = matching(here, there[i].item())
                 # Values that only the other one has stay as they are.
-                same[place] = here[found[0]] if len(found) == 1 else there[place]
-            other = other.assign_coords({dim: (dim, same, other[dim].attrs)})
+                values[i] = here[matches[0]] if len(matches) == 1 else there[i]
+            other = other.assign_coords({dim: (dim, values, other[dim].attrs)})
     return other
 
 
@@ -185,8 +190,8 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
     Example:
         >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
         >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 100.0]}, record=["loss"])
-        >>> found = sweeps.run(sweep, progress=False)
-        >>> np.isnan(sweeps.valid(found).loss.values).tolist()
+        >>> runs = sweeps.run(sweep, progress=False)
+        >>> np.isnan(sweeps.valid(runs).loss.values).tolist()
         [False, True]
     """
     checks.kind("dataset", dataset, xr.Dataset)
@@ -263,9 +268,9 @@ def evaluate(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.DataAr
     dims = [dim for dim in sweep.dims if dim.name != "seed"]
     values = np.empty([dim.size for dim in dims])
     for index in np.ndindex(*values.shape):
-        place = zip(dims, index, strict=True)
+        at = zip(dims, index, strict=True)
         values[index] = function(
-            sweep.point({n: v[i] for d, i in place for n, v in d.axes.items()})
+            sweep.point({name: v[i] for dim, i in at for name, v in dim.axes.items()})
         )
     coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])
@@ -305,21 +310,20 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
             f"{', '.join(map(str, simulation.data_vars))}: they have no array in common"
         )
     ours, theirs = xr.align(theory, aligned_with(theory, simulation), join="inner")
-    empty = next(
-        (dim for dim, size in ours.sizes.items() if size < min(theory.sizes[dim], 1)), None
-    )
-    if empty is not None:
-        raise ValueError(f"{empty}: theory and simulation have no value in common")
-    found = ours[names] - theirs[names]
+    for dim, size in ours.sizes.items():
+        if size < min(theory.sizes[dim], 1):
+            raise ValueError(f"{dim}: theory and simulation have no value in common")
+    error = ours[names] - theirs[names]
     for name in names:
-        about = dict(theory[name].attrs)
-        about["long_name"] = f"theory minus simulation: {about.get('long_name', name)}"
-        found[name].attrs = about
-    found["status"] = theirs["status"].where(theirs["status"] != Status.OK, ours["status"])
-    found["status"].attrs = dict(simulation["status"].attrs)
+        # xarray drops attributes in arithmetic.
+        attributes = dict(theory[name].attrs)
+        attributes["long_name"] = f"theory minus simulation: {attributes.get('long_name', name)}"
+        error[name].attrs = attributes
+    error["status"] = theirs["status"].where(theirs["status"] != Status.OK, ours["status"])
+    error["status"].attrs = dict(simulation["status"].attrs)
     sides = {"theory": theory, "simulation": simulation}
-    found.attrs = {name: json.dumps(side.attrs, default=str) for name, side in sides.items()}
-    return found
+    error.attrs = {name: json.dumps(side.attrs, default=str) for name, side in sides.items()}
+    return error
 
 
 def relative_error(theory: xr.Dataset, simulation: xr.Dataset, name: str) -> xr.DataArray:
@@ -343,12 +347,13 @@ def relative_error(theory: xr.Dataset, simulation: xr.Dataset, name: str) -> xr.
         >>> sweeps.relative_error(theory, training, "loss").dims
         ('eta',)
     """
-    mean, solved = valid(simulation)[name].mean("seed"), valid(theory)[name]
-    solved = solved.mean("seed") if "seed" in solved.dims else solved
+    mean, solution = valid(simulation)[name].mean("seed"), valid(theory)[name]
+    solution = solution.mean("seed") if "seed" in solution.dims else solution
     inner = [dim for dim in mean.dims if dim not in simulation["status"].dims]
     # Entries that a run does not have, such as those of sizes that vary, are NaN on both sides.
     exists = mean.notnull()
-    apart, norm = (
-        (part**2).where(exists, 0).sum(inner, skipna=False) ** 0.5 for part in (solved - mean, mean)
+    error, norm = (
+        (values**2).where(exists, 0).sum(inner, skipna=False) ** 0.5
+        for values in (solution - mean, mean)
     )
-    return (apart / norm).where(exists.any(inner))
+    return (error / norm).where(exists.any(inner))

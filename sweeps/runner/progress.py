@@ -6,23 +6,24 @@ minute.
 
 import contextlib
 import contextvars
+import functools
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, TextIO, TypeVar
+from typing import Protocol, TextIO, TypeVar
 
 from tqdm.auto import tqdm
 
 from sweeps.lines import Escaped, printable, stops, to_stderr
 
-Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+SignalHandler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 ItemT = TypeVar("ItemT")
 
-SECONDS = {True: 1.0, False: 60.0}
+REFRESH_SECONDS = {True: 1.0, False: 60.0}
 """Seconds between updates: in a terminal or notebook (True), and elsewhere."""
-LINE = (
+LOG_FORMAT = (
     "{desc}{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, "
     "{remaining} left{postfix}"
 )
@@ -30,8 +31,20 @@ POLL = 0.2
 """Maximum seconds between checks for a request to stop."""
 RESUME = "Make the same call again to resume."
 
-_BARS: list[Any] = []
-"""The bars that are shown, the innermost last."""
+
+class Bar(Protocol):
+    """The part of a bar of tqdm that is used here, which each of its front ends has."""
+
+    n: float
+
+    def update(self, n: float = 1) -> object: ...
+    def refresh(self) -> object: ...
+    def set_description(self, desc: str, refresh: bool) -> object: ...
+    def set_postfix_str(self, s: str, refresh: bool) -> object: ...
+
+
+_BARS: list[Bar] = []
+"""The visible bars, the innermost last."""
 _quiet = contextvars.ContextVar("quiet", default=False)
 
 
@@ -74,16 +87,16 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-class Runs:
+class RunCounter:
     """Counts runs on a progress bar."""
 
-    def __init__(self, bar: Any, done: int) -> None:
+    def __init__(self, bar: Bar, done: int) -> None:
         self._bar, self._done, self._diverged = bar, done, 0
 
     def computed(self, runs: int, compiling: str = "") -> None:
-        """Count `runs` computed runs of a chunk that is not stored yet, and say what compiles."""
-        said = filter(None, (f"diverged={self._diverged}", compiling))
-        self._bar.set_postfix_str(", ".join(said), refresh=False)
+        """Count `runs` computed runs of a chunk that is not stored yet, and show what compiles."""
+        postfix = filter(None, (f"diverged={self._diverged}", compiling))
+        self._bar.set_postfix_str(", ".join(postfix), refresh=False)
         self._bar.update(self._done + runs - self._bar.n)
 
     def stored(self, runs: int, diverged: int) -> None:
@@ -93,12 +106,12 @@ class Runs:
 
 
 @contextlib.contextmanager
-def shown(total: int, done: int) -> Iterator[Runs]:
+def progress_bar(total: int, done: int) -> Iterator[RunCounter]:
     with _bar(total, done, "run") as bar:
-        yield Runs(bar, done)
+        yield RunCounter(bar, done)
 
 
-def each(
+def track(
     items: Sequence[ItemT], unit: str = "step", name: Callable[[ItemT], str] = str
 ) -> Iterator[ItemT]:
     """Iterate over items, showing how many `unit`s are done and the `name` of the current one."""
@@ -110,41 +123,41 @@ def each(
 
 
 @contextlib.contextmanager
-def _bar(total: int, done: int, unit: str) -> Iterator[Any]:
+def _bar(total: int, done: int, unit: str) -> Iterator[Bar]:
     """Yield a bar that a thread refreshes, so that it moves during slow items."""
-    terminal = _alive()
-    # Away from a terminal only the thread prints, so that short work prints nothing.
-    about: dict[str, Any] = (
-        # A bar moves the cursor.
-        {"file": sys.stderr.stream if isinstance(sys.stderr, Escaped) else sys.stderr}
-        if terminal
-        else {
-            "file": _Lines(sys.stderr),
-            "bar_format": LINE,
-            "mininterval": float("inf"),
-            "delay": 1e-9,
-            "leave": False,
-        }
-    )
-    off = _quiet.get()
-    with tqdm(total=total, initial=done, unit=unit, smoothing=0.1, disable=off, **about) as bar:
+    interactive, off = _alive(), _quiet.get()
+    draw = functools.partial(tqdm, total=total, initial=done, unit=unit, smoothing=0.1, disable=off)
+    if interactive:
+        # A bar moves the cursor, by codes that an escaped stream would print as text.
+        bar = draw(file=sys.stderr.stream if isinstance(sys.stderr, Escaped) else sys.stderr)
+    else:
+        # Only the thread below prints, not tqdm itself, so that short work prints nothing.
+        bar = draw(
+            file=_Lines(sys.stderr),
+            bar_format=LOG_FORMAT,
+            mininterval=float("inf"),
+            delay=1e-9,
+            leave=False,
+        )
+    with bar:
+        if off:
+            yield bar
+            return
         over = threading.Event()
 
-        def look() -> None:
-            while not over.wait(SECONDS[terminal]):
+        def refresh() -> None:
+            while not over.wait(REFRESH_SECONDS[interactive]):
                 bar.refresh()
 
-        clock = threading.Thread(target=look, daemon=True, name="dynsim-progress")
-        if not off:
-            clock.start()
-            _BARS.append(bar)
+        clock = threading.Thread(target=refresh, daemon=True, name="dynsim-progress")
+        clock.start()
+        _BARS.append(bar)
         try:
             yield bar
         finally:
             over.set()
-            if not off:
-                _BARS.remove(bar)
-                clock.join()
+            _BARS.remove(bar)
+            clock.join()
 
 
 def _alive() -> bool:
@@ -174,32 +187,33 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    asked: list[int] = []
-    before: dict[int, Handler] = {}
+    received: list[int] = []
+    handlers: dict[int, SignalHandler] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
         del frame
-        asked.append(number)
-        signal.signal(number, before[number])
+        received.append(number)
+        # The user's handler is back, so that the next signal acts at once.
+        signal.signal(number, handlers[number])
 
     def check() -> None:
-        if asked:
+        if received:
             stop = stopped()
-            stop.number = signal.Signals(asked[0])
+            stop.number = signal.Signals(received[0])
             raise stop
 
     for number in stops():
-        before[number] = signal.signal(number, handle)
+        handlers[number] = signal.signal(number, handle)
     try:
         yield check
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def begun(block: Callable[[], object]) -> threading.Event:
+def in_thread(block: Callable[[], object]) -> threading.Event:
     """Call `block` in a thread; the event is set when it returns or fails. Python handles no signal
-    while it is inside a program, or waits for one without end."""
+    while the main thread is inside a compiled program, or waits for one without a timeout."""
     over = threading.Event()
 
     def call() -> None:
@@ -207,7 +221,7 @@ def begun(block: Callable[[], object]) -> threading.Event:
             block()
         over.set()
 
-    # At exit, Python does not wait for such a thread.
+    # At exit, Python does not wait for a daemon.
     threading.Thread(target=call, daemon=True, name="dynsim-wait").start()
     return over
 
@@ -215,7 +229,7 @@ def begun(block: Callable[[], object]) -> threading.Event:
 def wait(block: Callable[[], object], check: Callable[[], None], what: str = "") -> None:
     """Call `block` in a thread until it returns or fails, and call `check` meanwhile, which may
     raise to stop. Meanwhile the progress bar begins with `what`, the work it waits for."""
-    over = begun(block)
+    over = in_thread(block)
     bars = _BARS[-1:] if what else []
     for bar in bars:
         bar.set_description(what, refresh=_alive())

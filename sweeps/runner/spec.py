@@ -7,7 +7,7 @@ import math
 import os
 import reprlib
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,19 +26,19 @@ from sweeps import recipes
 from sweeps.language.axes import Axes, Axis, Dimension
 from sweeps.language.fields import is_number
 from sweeps.language.values import equal_in
-from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
+from sweeps.runner.store import CHECKPOINT, RESERVED_NAMES, check_names
 from sweeps.systems import budget, registry
 from sweeps.systems.base import System, names_of
-from sweeps.systems.experiment import Experiment, Times
+from sweeps.systems.experiment import Experiment, RecordTimes
 from sweeps.systems.kinds import language
-from sweeps.systems.training import Call, Runs, check_runs, divided
+from sweeps.systems.training import Call, Runs, check_runs, partition
 
 Names = Sequence[str | NamedFunction | Mapping[str, Measured]] | str | Mapping[str, Measured]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
-USUAL = ("loss", "accuracy", "entropy")
+PREFERRED_RECORD = ("loss", "accuracy", "entropy")
 FURTHER = "choose values further apart, or dtype = 'float64' for the runs"
-FEW = 64
+MAX_CHECKED = 64
 """Maximum number of combinations of static values that are all checked before anything runs."""
 
 
@@ -86,7 +86,7 @@ class Sweep:
     axes: Mapping[str, Any]
     theory: str | AnyTheory = "simulation"
     record: Names | None = None
-    times: Times = "end"
+    times: RecordTimes = "end"
     zip: Sequence[Sequence[str]] = ()
     rtol: Tolerance | None = None
     root: Seed = 0
@@ -104,16 +104,16 @@ class Sweep:
             self.run.check_rates()
         put = functools.partial(object.__setattr__, self)
         put("zip", self.varied.zipped)
-        put("times", _times(self.times))
+        put("times", _as_times(self.times))
         put("root", checks.integer("root", self.root, 0, 2**32 - 1))
         if self.theory == registry.BEST:
             planes = map(self.plane, self.some_slices())
             put("theory", registry.best(self.system, tuple(planes)))
         if self.record is None:
             known = self.observables.names()
-            usual = tuple(name for name in USUAL if name in known)
-            put("record", usual or known[:1])
-        put("record", _asked(self.record))
+            default = tuple(name for name in PREFERRED_RECORD if name in known)
+            put("record", default or known[:1])
+        put("record", _as_record(self.record))
 
     def __getstate__(self) -> dict[str, Any]:
         # Cached properties are computed again after unpickling.
@@ -132,8 +132,8 @@ class Sweep:
     @functools.cached_property
     def varied(self) -> Axes:
         """The axes, with the runs along them."""
-        found = Axes(language(), self.run, self.axes, self.zip)
-        for dim in found.dims:
+        varied = Axes(language(), self.run, self.axes, self.zip)
+        for dim in varied.dims:
             for axis in dim.members:
                 if axis.path == ("dtype",):
                     raise ValueError(f"axes.{axis.name}: cannot vary: all runs share one dtype")
@@ -141,7 +141,7 @@ class Sweep:
                     raise ValueError(
                         f"axes.{axis.name}: must be called seed, and not be zipped with other axes"
                     )
-        return found
+        return varied
 
     @property
     def dims(self) -> tuple[Dimension, ...]:
@@ -159,7 +159,6 @@ class Sweep:
 
     @property
     def theory_name(self) -> str:
-        """The name of the theory."""
         return self.theory if isinstance(self.theory, str) else self.theory.name
 
     @functools.cached_property
@@ -191,7 +190,6 @@ class Sweep:
 
     @property
     def dtype(self) -> DType:
-        """Precision of the runs."""
         return self.first.dtype if self.method.trains else "float64"
 
     def point(self, chosen: Mapping[str, Any]) -> Experiment:
@@ -203,12 +201,12 @@ class Sweep:
         """Return the runs at the `chosen` values of static axes as one run whose other settings
         hold all values of their axes, as arrays that broadcast, one dimension per axis."""
         traced = [dim.axes for dim in self.dims if not dim.static and dim.name != "seed"]
-        along = {
-            name: np.reshape(values, [-1 if i == place else 1 for i in range(len(traced))])
-            for place, axes in enumerate(traced)
+        values_along = {
+            name: np.reshape(values, [-1 if i == dim else 1 for i in range(len(traced))])
+            for dim, axes in enumerate(traced)
             for name, values in axes.items()
         }
-        return self.point({**along, **chosen})
+        return self.point({**values_along, **chosen})
 
     def slices(self) -> Iterator[dict[str, Any]]:
         """Iterate over all combinations of values along static dimensions."""
@@ -219,19 +217,32 @@ class Sweep:
         return self._slice([part.start for part in region])
 
     def some_slices(self) -> list[dict[str, Any]]:
-        """Return all combinations of static values if they are few. Otherwise return the smallest
-        and the largest values together, each extreme value and each word of a dimension with the
-        first values of the others, and some evenly spaced combinations."""
+        """Return all combinations of static values, or a sample of them if they are many: both
+        corners, each extreme and each word of a dimension with the first values of the others, and
+        some evenly spaced combinations."""
         number = math.prod(self._static)
-        if number <= FEW:
+        if number <= MAX_CHECKED:
             return list(self.slices())
-        telling = [_telling(dim) if dim.static else [0] for dim in self.dims]
-        found = [[each[0] for each in telling], [each[-1] for each in telling]]
-        for place, each in enumerate(telling):
-            found += [[i if n == place else 0 for n in range(len(telling))] for i in each]
-        between = np.linspace(0, number - 1, FEW // 4).astype(int)
-        found += np.transpose(np.unravel_index(between, self._static)).tolist()
-        return [self._slice(index) for index in dict.fromkeys(map(tuple, found))]
+        # Of each dimension the smallest value, each distinct word, and the largest value: errors
+        # and shapes depend on these, hardly on numbers in between.
+        extremes: list[list[int]] = []
+        for dim in self.dims:
+            words, numbers = [], [0]
+            for labels in dim.axes.values() if dim.static else ():
+                if isinstance(labels[0], str):
+                    words += np.unique(labels, return_index=True)[1].tolist()
+                else:
+                    numbers = labels
+            extremes.append([int(np.argmin(numbers)), *words, int(np.argmax(numbers))])
+        corners = [[indices[0] for indices in extremes], [indices[-1] for indices in extremes]]
+        edges = [
+            [i if dim == varied else 0 for dim in range(len(extremes))]
+            for varied, indices in enumerate(extremes)
+            for i in indices
+        ]
+        evenly = np.linspace(0, number - 1, MAX_CHECKED // 4).astype(int)
+        inside = np.transpose(np.unravel_index(evenly, self._static)).tolist()
+        return [self._slice(i) for i in dict.fromkeys(map(tuple, corners + edges + inside))]
 
     @functools.cached_property
     def _static(self) -> tuple[int, ...]:
@@ -252,7 +263,8 @@ class Sweep:
         if self.rtol is not None and not self.method.adaptive:
             raise ValueError(f"rtol = {self.rtol}: theory {self.theory_name!r} does not use it")
         if self.checkpoint and not self.method.resumes:
-            able = [name for name, each in registry.theories(self.system).items() if each.resumes]
+            theories = registry.theories(self.system).items()
+            able = [name for name, theory in theories if theory.resumes]
             raise ValueError(
                 f"checkpoint = true: theory {self.theory_name!r} of {self.system.name} keeps none; "
                 f"those that do: {', '.join(able) or 'none of this system'}"
@@ -265,16 +277,16 @@ class Sweep:
             if self.names.count(name) > 1:
                 raise ValueError(f"record = {name!r}: is named twice")
         self.observables.resolve(self.recorded)
-        check_names(("", OF_STORES), ("axes", self.fields), ("record", self.names))
+        check_names(("", RESERVED_NAMES), ("axes", self.fields), ("record", self.names))
         for dim in self.dims:
-            if same := equal_in(self.dtype, [_exact(axis) for axis in dim.members]):
+            if same := equal_in(self.dtype, [_rounded_values(axis) for axis in dim.members]):
                 raise ValueError(f"axes.{', '.join(dim.axes)}: {same}; {FURTHER}")
         times = self.times if isinstance(self.times, int) else len(self.times)
         steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs, programs = math.prod(dim.size for dim in self.dims), math.prod(self._static)
         # Reject sizes that nobody can run before anything is built.
-        budget.check_runs(runs, programs, times * len(self.names), int(steps))
-        seen: dict[Any, tuple[Any, dict[str, Any]]] = {}
+        budget.check_size(runs, programs, times * len(self.names), int(steps))
+        first_of: dict[Hashable, tuple[tuple[bytes, ...], dict[str, Any]]] = {}
         for chosen in self.some_slices():
             other = registry.system_of(self.point(chosen)).name
             if other != self.system.name:
@@ -284,15 +296,16 @@ class Sweep:
                 )
             runs = self.runs(chosen)
             budget.check_memory(runs.bytes_per_run)
-            # Rules and problems as values of an axis may differ in numbers alone.
-            numbers, arrays, _ = map(jax.tree.leaves, divided(runs.training))
+            # Rules and problems as values of an axis may differ in numbers alone. Then they share a
+            # program, and rounding must not make them one run.
+            numbers, arrays, _ = map(jax.tree.leaves, partition(runs.training))
             exact, rounded = (
-                tuple(np.asarray(each, kind).tobytes() for each in numbers)
-                for kind in (np.float64, self.dtype)
+                tuple(np.asarray(number, dtype).tobytes() for number in numbers)
+                for dtype in (np.float64, self.dtype)
             )
-            before, first = seen.setdefault((runs.call, rounded), (exact, chosen))
-            if before != exact:
-                others = jax.tree.leaves(divided(self.runs(first).training)[1])
+            first_exact, first = first_of.setdefault((runs.call, rounded), (exact, chosen))
+            if first_exact != exact:
+                others = jax.tree.leaves(partition(self.runs(first).training)[1])
                 if len(arrays) == len(others) and all(map(np.array_equal, arrays, others)):
                     name = next(name for name in chosen if chosen[name] != first[name])
                     raise ValueError(
@@ -308,16 +321,16 @@ class Sweep:
         times = plane.steps_recorded(self.times)
         training = registry.training_of(method, plane)
         check_runs(method, training)
-        given = training
+        reduced = training
         if method.reduce is not None:
-            given = plane.training(method.reduce(training.problem, self.recorded))
-        numbers, arrays, rest = divided(given)
-        options = self.rtol, method.draws(given), self.checkpoint, plane.spread
+            reduced = plane.training(method.reduce(training.problem, self.recorded))
+        numbers, arrays, rest = partition(reduced)
+        options = self.rtol, method.draws(reduced), self.checkpoint, plane.spread
         call = Call(method, Static.of(rest), times, self.recorded, self.dtype, *options)
         return Runs(training, numbers, arrays, call)
 
 
-def _exact(axis: Axis) -> Sequence[float] | Sequence[str]:
+def _rounded_values(axis: Axis) -> Sequence[float] | Sequence[str]:
     """Return the values of an axis as numbers if runs round them to their dtype, where None is NaN,
     and else as text."""
     if not (axis.field.traced and "number" in axis.field.types):
@@ -329,40 +342,32 @@ def _exact(axis: Axis) -> Sequence[float] | Sequence[str]:
     return list(map(str, axis.labels))
 
 
-def _telling(dim: Dimension) -> list[int]:
-    """Return indices of a dimension's smallest value, each distinct word, and largest value."""
-    firsts, numbers = [], [0]
-    for labels in dim.axes.values():
-        if isinstance(labels[0], str):
-            firsts += np.unique(labels, return_index=True)[1].tolist()
-        else:
-            numbers = labels
-    return [int(np.argmin(numbers)), *firsts, int(np.argmax(numbers))]
-
-
-def _times(given: Any) -> str | int | tuple[Any, ...]:
+def _as_times(times: object) -> str | int | tuple[float, ...]:
     # NumPy raises for nested lists of different lengths.
     with contextlib.suppress(ValueError):
-        times = np.asarray(given).tolist()
-        if times == "end" or isinstance(times, int):
-            return times
-        if isinstance(times, list) and all(isinstance(each, int | float) for each in times):
-            return tuple(times)
-    shown = reprlib.repr(given)
-    raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
+        listed = np.asarray(times).tolist()
+        if listed == "end" or isinstance(listed, int):
+            return listed
+        if isinstance(listed, list) and all(isinstance(step, int | float) for step in listed):
+            return tuple(listed)
+    raise ValueError(
+        f"times = {reprlib.repr(times)}: must be 'end', a number of them, or a list of steps"
+    )
 
 
-def _asked(given: Any) -> tuple[str | NamedFunction, ...]:
-    """Normalise `record` to a tuple of names and named functions."""
-    asked: list[Any] = []
-    for each in [given] if isinstance(given, str) or not isinstance(given, Sequence) else given:
-        asked += (
-            [NamedFunction(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
+def _as_record(record: object) -> tuple[str | NamedFunction, ...]:
+    entries = record if isinstance(record, Sequence) and not isinstance(record, str) else [record]
+    converted: list[Any] = []
+    for entry in entries:
+        if isinstance(entry, Mapping):
+            converted += [NamedFunction(*pair) for pair in entry.items()]
+        else:
+            converted.append(entry)
+    if not all(isinstance(entry, str | NamedFunction) for entry in converted):
+        raise ValueError(
+            f"record = {reprlib.repr(record)}: must be names of observables, such as ['loss']"
         )
-    if not all(isinstance(each, str | NamedFunction) for each in asked):
-        shown = reprlib.repr(given)
-        raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
-    return tuple(asked)
+    return tuple(converted)
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
@@ -383,7 +388,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         [0, 1]
     """
     checks.kind("path", path, str, os.PathLike)
-    with recipes.named(path):
+    with recipes.naming(path):
         return from_table(recipes.read(path), overrides)
 
 

@@ -8,19 +8,17 @@ on the grid or its values.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType
+from dynsim.training.checkpoint import Checkpoint, as_bytes, from_bytes
 from dynsim.training.recording import recorded_names
-from dynsim.training.steps import Checkpoint, as_bytes, from_bytes
-from odes.theory import AnyTheory
-from sweeps.runner import fit
 from sweeps.runner.store import CHECKPOINT
 from sweeps.systems.base import names_of
 from sweeps.systems.training import Call, names_of_numbers
@@ -29,26 +27,27 @@ from sweeps.systems.training import Call, names_of_numbers
 def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> Mesh:
     """Return a mesh of one axis over `devices` (default: all local ones), or over the host's CPU
     devices if those do not support `dtype`."""
-    found = jax.local_devices() if devices is None else list(devices)
-    if dtype == "float64" and found[0].platform in WITHOUT_FLOAT64:
-        found = jax.local_devices(backend="cpu")
-    return Mesh(np.array(found), ("devices",))
+    devices = jax.local_devices() if devices is None else list(devices)
+    if dtype == "float64" and devices[0].platform in WITHOUT_FLOAT64:
+        devices = jax.local_devices(backend="cpu")
+    return Mesh(np.array(devices), ("devices",))
 
 
-def flat(numbers: PyTree) -> list[Any]:
+def flat(numbers: PyTree) -> list[ArrayLike]:
     """Return the leaves in the order in which programs take them. The order of arguments affects
     the last bit of results, so it must not change with the order of fields."""
     leaves = jax.tree.leaves(numbers)
     return [leaves[i] for i in _order(numbers)]
 
 
-def unflat(like: PyTree, leaves: Sequence[Any]) -> PyTree:
-    """Return a pytree like another one from its `flat` leaves."""
-    places = sorted(range(len(leaves)), key=_order(like).__getitem__)
-    return jax.tree.unflatten(jax.tree.structure(like), [leaves[i] for i in places])
+def unflat(like: PyTree, leaves: Sequence[ArrayLike]) -> PyTree:
+    """Return a pytree with the structure of `like` and the given leaves, ordered as by `flat`."""
+    inverse = sorted(range(len(leaves)), key=_order(like).__getitem__)
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[i] for i in inverse])
 
 
 def _order(numbers: PyTree) -> list[int]:
+    """Return the permutation that sorts the leaves by name."""
     names = names_of_numbers(numbers)
     return sorted(range(len(names)), key=names.__getitem__)
 
@@ -64,16 +63,16 @@ def draw_tiles(
 ) -> PyTree:
     """Draw the shared data of each seed's runs on each device, (D, S, ...); see `run_tiles`."""
 
-    def tile(arrays: PyTree, seeds: Int[Array, "1 S"], root: Int[Array, ""]) -> PyTree:
-        found = jax.lax.map(functools.partial(call.draw, arrays), _keys(seeds[0], root))
-        return jax.tree.map(lambda x: x[None], found)
+    def draw_tile(arrays: PyTree, seeds: Int[Array, "1 S"], root: Int[Array, ""]) -> PyTree:
+        drawn = jax.lax.map(functools.partial(call.draw, arrays), _keys(seeds[0], root))
+        return jax.tree.map(lambda x: x[None], drawn)
 
-    devices = PartitionSpec("devices")
+    sharded, replicated = PartitionSpec("devices"), PartitionSpec()
     return jax.shard_map(
-        tile,
+        draw_tile,
         mesh=mesh,
-        in_specs=(PartitionSpec(), devices, PartitionSpec()),
-        out_specs=devices,
+        in_specs=(replicated, sharded, replicated),
+        out_specs=sharded,
         check_vma=False,
     )(arrays, seeds, root)
 
@@ -99,8 +98,23 @@ def run_tiles(
         recording if each run chooses it, and the `checkpoint` if it is kept. If several times are
         recorded, they are the first of the remaining axes.
     """
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
 
-    def tile(
+    def run_seed(
+        arrays: PyTree, key: Array, drawn: PyTree, points: PyTree, states: Array | None
+    ) -> dict[str, Array]:
+        run = functools.partial(_run, call, arrays)
+        if call.theory.batched:
+            return run(key, drawn, points, states)
+        several = any(len(values) > 1 for values in jax.tree.leaves(points))
+        # A batch of one rounds in another way than a single run, so training is always batched.
+        if several or call.theory.trains:
+            return jax.vmap(run, (None, None, 0, 0))(key, drawn, points, states)
+        # A single solve of a theory is not: it traces twice as fast, and `lax.cond` stays a branch.
+        result = run(key, drawn, *jax.tree.map(lambda x: x[0], (points, states)))
+        return jax.tree.map(lambda x: x[None], result)
+
+    def run_tile(
         arrays: PyTree,
         numbers: PyTree[Float[Array, "1 P"]],
         seeds: Int[Array, "1 S"],
@@ -108,110 +122,71 @@ def run_tiles(
         drawn: PyTree,
         states: UInt8[Array, "1 S P N"] | None,
     ) -> dict[str, Array]:
-        def run(key: Array, drawn: PyTree, point: PyTree, state: Array | None) -> dict[str, Array]:
-            start = call.checkpoint
-            if isinstance(start, Checkpoint) and state is not None:
-                fresh = call._replace(checkpoint=True)
-                like = jax.eval_shape(lambda: fresh.run(point, arrays, key, drawn).checkpoint)
-                start = from_bytes(state, like, start.step)
-            found = call._replace(checkpoint=start).run(point, arrays, key, drawn)
-            recorded = {
-                name: jnp.asarray(found[name])
-                for asked in names_of(call.record)
-                for name in recorded_names(asked, found.observables)
-            }
-            if isinstance(call.times, int):
-                recorded["time"] = jnp.asarray(found.times)
-            if call.num_times == 1:
-                axis = 1 if call.theory.batched else 0
-                recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
-            if found.checkpoint is not None:
-                recorded[CHECKPOINT] = as_bytes(found.checkpoint)
-            return {
-                **recorded,
-                "status": jnp.asarray(found.status, jnp.int8),
-                "first_bad_step": jnp.asarray(found.first_bad_step),
-            }
+        # A device sees its part of the arrays, whose axis of devices has length 1.
+        points, drawn, states = jax.tree.map(lambda x: x[0], (numbers, drawn, states))
+        per_seed = _keys(seeds[0], root), drawn, states
+        one_seed = functools.partial(run_seed, arrays)
+        results = over_seeds(one_seed, points, per_seed, in_turn=on_cpu)
+        return jax.tree.map(lambda x: x[None], results)
 
-        one_seed = run if call.theory.batched else _over_points(run, call.theory.trains)
-        points = jax.tree.map(lambda x: x[0], numbers)
-        shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
-        each = _keys(seeds[0], root), shared, begun
-        in_turn = mesh.devices.flat[0].platform == "cpu"
-        found = over_seeds(one_seed, points, each, in_turn=in_turn)
-        return jax.tree.map(lambda x: x[None], found)
-
-    devices = PartitionSpec("devices")
+    sharded, replicated = PartitionSpec("devices"), PartitionSpec()
     return jax.shard_map(
-        tile,
+        run_tile,
         mesh=mesh,
-        in_specs=(PartitionSpec(), devices, devices, PartitionSpec(), devices, devices),
-        out_specs=devices,
+        in_specs=(replicated, sharded, sharded, replicated, sharded, sharded),
+        out_specs=sharded,
+        # The check would require that loops of users and solvers mark their carries as varying.
         check_vma=False,
     )(arrays, numbers, seeds, root, drawn, states)
 
 
-def _over_points(
-    run: Callable[..., dict[str, Array]], trains: bool
-) -> Callable[..., dict[str, Array]]:
-    """Map `run`, with arguments (key, shared, point, state), over all points of one seed. A single
-    point of a theory is not batched: tracing takes half the time, and its branches stay branches. A
-    single point of training is batched, because that affects its rounding."""
-    batch = jax.vmap(run, (None, None, 0, 0))
+def _run(
+    call: Call, arrays: PyTree, key: Array, drawn: PyTree, point: PyTree, state: Array | None
+) -> dict[str, Array]:
+    """Compute one run, or the runs of one seed if the theory batches them itself."""
+    start = call.checkpoint
+    if isinstance(start, Checkpoint) and state is not None:
+        # A checkpoint restores from bytes into the structure with which a fresh run ends.
+        fresh = call._replace(checkpoint=True)
+        like = jax.eval_shape(lambda: fresh.run(point, arrays, key, drawn).checkpoint)
+        start = from_bytes(state, like, start.step)
+    result = call._replace(checkpoint=start).run(point, arrays, key, drawn)
+    recorded = {
+        name: jnp.asarray(result[name])
+        for entry in names_of(call.record)
+        for name in recorded_names(entry, result.observables)
+    }
+    if isinstance(call.times, int):
+        recorded["time"] = jnp.asarray(result.times)
+    if call.num_times == 1:
+        time_axis = 1 if call.theory.batched else 0
+        recorded = jax.tree.map(lambda x: jnp.squeeze(x, time_axis), recorded)
+    if result.checkpoint is not None:
+        recorded[CHECKPOINT] = as_bytes(result.checkpoint)
+    return {
+        **recorded,
+        "status": jnp.asarray(result.status, jnp.int8),
+        "first_bad_step": jnp.asarray(result.first_bad_step),
+    }
 
-    def one_seed(
-        key: Array, shared: PyTree, points: PyTree, states: Array | None
-    ) -> dict[str, Array]:
-        if trains or any(len(values) > 1 for values in jax.tree.leaves(points)):
-            return batch(key, shared, points, states)
-        found = run(key, shared, *jax.tree.map(lambda x: x[0], (points, states)))
-        return jax.tree.map(lambda x: x[None], found)
 
-    return one_seed
+def over_seeds(
+    one_seed: Callable[[Array, PyTree, PyTree, Array | None], dict[str, Array]],
+    points: PyTree,
+    per_seed: tuple[Array, PyTree, Array | None],
+    *,
+    in_turn: bool,
+) -> dict[str, Array]:
+    """Map `one_seed`, with arguments (key, drawn, points, states), over all seeds, whose keys,
+    drawn data and states are `per_seed`. `in_turn` runs one seed after another, for CPUs: branches
+    on data stay branches, and the runs of one seed stay in the cache."""
+    if in_turn:
+        return jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points, seed[2]), per_seed)
+    key, drawn, states = per_seed
+    return jax.vmap(one_seed, (0, 0, None, 0))(key, drawn, points, states)
 
 
 def _keys(seeds: Int[Array, " S"], root: Int[Array, ""]) -> PRNGKeyArray:
     # Threefry by name: results must not depend on the user's default generator.
     base = jax.random.key(root, impl="threefry2x32")
     return jax.vmap(functools.partial(jax.random.fold_in, base))(seeds)
-
-
-def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
-    """Return the seeds and points of a tile of at most `size` runs, for a grid of `num_seeds` times
-    `num_points`. They are powers of two, so that grids of almost any size share a program."""
-
-    def power(limit: int, wanted: int) -> int:
-        return 2 ** min((wanted - 1).bit_length(), limit.bit_length() - 1)
-
-    points = power(size, num_points)
-    return power(max(size // points, 1), num_seeds), points
-
-
-def default_tile(memory: int, theory: AnyTheory, device: Device) -> int:
-    """Return the number of runs per tile before any program has been measured. `memory` is an
-    estimate of bytes per run.
-
-    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy; if they
-    exceed its memory, measurements shrink the tile later (`sweeps.runner.fit`).
-    """
-    if device.platform == "cpu":
-        return theory.at_once
-    available = fit.memory_of(device)
-    fits = fit.MOST_RUNS if available is None else max(available // memory, 1)
-    return 2 ** (min(fits, fit.MOST_RUNS).bit_length() - 1)
-
-
-def over_seeds(
-    one_seed: Callable[..., dict[str, Array]],
-    points: PyTree,
-    each: tuple[Array, PyTree, PyTree],
-    *,
-    in_turn: bool,
-) -> dict[str, Array]:
-    """Map `one_seed`, with arguments (key, shared, points, begun), over all seeds, whose keys,
-    shared arrays and states are `each`. `in_turn` runs one seed after another, for CPUs: branches
-    on data stay branches, and the runs of one seed stay in the cache."""
-    if in_turn:
-        return jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points, seed[2]), each)
-    key, shared, begun = each
-    return jax.vmap(one_seed, (0, 0, None, 0))(key, shared, points, begun)

@@ -14,8 +14,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from annotated_types import Ge
+from jax.tree_util import KeyPath
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure as Drawing
+from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 from scipy.ndimage import uniform_filter1d
 
@@ -27,7 +30,7 @@ from dynsim.training.recording import PARAMS, PRECONDITIONED
 from sweeps.figures import Figure, Picture
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import axis
+from sweeps.studies.options import Style, axis
 from sweeps.studies.phase.regions import BY_EDGE, Stability, stability_of
 from sweeps.systems.experiment import Experiment, experiment
 
@@ -38,7 +41,7 @@ CATAPULT = 4.0
 """Preconditioned sharpness at the start from which a two-layer linear network does not recover
 (Lewkowycz et al. 2020, arXiv:2003.02218)."""
 THEORIES = {"training": "simulation", "flow": "flow", "central": "central"}
-LOSSES = {"training": "loss", "flow": "loss", "central": "averaged_loss"}
+LOSS_OF = {"training": "loss", "flow": "loss", "central": "averaged_loss"}
 """The name of the loss averaged over oscillations, for each curve."""
 
 
@@ -81,10 +84,11 @@ class Edge(Figure):
     rtol: Positive | None = None
 
     @functools.cached_property
-    def whole(self) -> Experiment:
+    def full_batch(self) -> Experiment:
         """The run on all of its data."""
         run = self.run
         if not math.isinf(run.batch):
+            # Not key 0, from which a run of the default seed draws its weights.
             fixed = dynsim.full_batch(run.built[0], jax.random.key(1), int(run.batch))
             run = dataclasses.replace(run, problem=fixed)
         return dataclasses.replace(run, batch=math.inf)
@@ -93,13 +97,14 @@ class Edge(Figure):
     def begun(self) -> Experiment:
         """The same run, from the weights after `before` steps at the smallest rate."""
         if not self.before:
-            return self.whole
-        problem, key = self.whole.built[0], jax.random.key(self.run.seed)
+            return self.full_batch
+        problem, key = self.full_batch.built[0], jax.random.key(self.run.seed)
         options: dict[str, Any] = {"steps": self.before, "times": [self.before], "record": PARAMS}
         run = dynsim.train(problem, dynsim.sgd(min(self.rates)), key, batch=math.inf, **options)
+        # A record has the arrays of the weights by name, `init` their tree.
         like = jax.eval_shape(problem.init, key)
         weights = jax.tree.map_with_path(lambda path, _: run[recorded_as(path)][0], like)
-        return dataclasses.replace(self.whole, problem=Begun(problem, weights))
+        return dataclasses.replace(self.full_batch, problem=Begun(problem, weights))
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training and both flows at all rates, recorded at every step, and the runs of the map."""
@@ -107,14 +112,14 @@ class Edge(Figure):
             raise ValueError(f"rule = {rule}: must be sgd without momentum")
         rates, times = sorted(self.rates), range(checks.steps("steps", self.run.steps) + 1)
         runs: dict[str, Sweep] = {}
-        for name, loss in LOSSES.items():
+        for name, loss in LOSS_OF.items():
             theory, rtol = THEORIES[name], self.rtol if name == "flow" else None
             record = tuple(dict.fromkeys(("loss", loss, PRECONDITIONED, PARAMS)))
             runs[name] = Sweep(self.begun, {"eta": rates}, theory, record, tuple(times), rtol=rtol)
         if self.resolution:
             name, values = axis(self.scales, self.resolution, self.run)
             axes = {name: values, "eta": np.geomspace(rates[0], 4 * rates[-1], self.resolution)}
-            change = {"run": self.whole, "axes": axes, "record": ("loss", PRECONDITIONED)}
+            change = {"run": self.full_batch, "axes": axes, "record": ("loss", PRECONDITIONED)}
             for name in ("training", "flow"):
                 runs[f"map-{name}"] = dataclasses.replace(runs[name], **change, times=60)
         return runs
@@ -122,23 +127,26 @@ class Edge(Figure):
     def draw(self, data: Mapping[str, xr.Dataset]) -> Picture:
         """Draw sharpness above loss, a column per rate, and below them the map if there is one."""
         regions = map_of(data) if self.resolution else None
-        styles: dict[str, dict[str, Any]] = {
+        styles: dict[str, Style] = {
             "flow": {"label": "gradient flow", "ls": ":", "lw": 1.8, "color": drawing.colour(1)},
             "central": {"label": "central flow", "ls": "--", "lw": 1.4, "color": "k"},
         }
-        rates, rows = data["training"].eta.values, []
+        rates, table = data["training"].eta.values, []
         size = (max(2.1 * len(rates), 6), 5.5 if regions is None else 9.5)
         figure = plt.figure(figsize=size, layout="constrained")
-        ratios: Any = {"height_ratios": (5.5, 4)}
-        parts: Any = (figure,) if regions is None else figure.subfigures(2, 1, **ratios)
-        axes = parts[0].subplots(2, len(rates), sharex=True, sharey="row", squeeze=False)
+        curves_part: Drawing | SubFigure = figure
+        if regions is not None:
+            rows = figure.subfigures(2, 1, squeeze=False, height_ratios=(5.5, 4))
+            curves_part, map_part = rows[:, 0]
+        axes = curves_part.subplots(2, len(rates), sharex=True, sharey="row", squeeze=False)
         for (upper, lower), rate in zip(axes.T, rates, strict=True):
-            runs = {name: data[name].sel(eta=rate) for name in LOSSES}
-            ended = {name: Status(int(each.status)).name for name, each in runs.items()}
-            for ax, names in ((upper, dict.fromkeys(LOSSES, PRECONDITIONED)), (lower, LOSSES)):
-                curves = {name: runs[name][names[name]] for name in LOSSES}
+            runs = {name: data[name].sel(eta=rate) for name in LOSS_OF}
+            ended = {name: Status(int(run.status)).name for name, run in runs.items()}
+            for ax, names in ((upper, dict.fromkeys(LOSS_OF, PRECONDITIONED)), (lower, LOSS_OF)):
+                curves = {name: runs[name][names[name]] for name in LOSS_OF}
                 times, values = curves["training"].time.values, curves["training"].values
                 ax.plot(times, values, color="0.6", lw=0.6, label="training")
+                # Means are drawn at the middle of their window.
                 mean, blue = averaged(values, SMOOTH), {"color": drawing.colour(0), "lw": 1.6}
                 ax.plot(times[SMOOTH // 2 :][: len(mean)], mean, label="its mean", **blue)
                 for name, style in styles.items():
@@ -148,37 +156,51 @@ class Edge(Figure):
             drawing.finished(upper, title=rf"$\eta$ = {rate:g}{failed}")
             drawing.finished(lower, yscale="log")
             lower.xaxis.set_major_locator(MaxNLocator(2))
-            off = {n: errors(runs["training"], runs[n], LOSSES[n]) for n in styles}
-            mean = sharpness_of_mean(self.whole.built[0], runs["training"])
-            rows.append({"eta": rate, "ended": ended, "sharpness": mean, **off})
+            off = {n: theory_errors(runs["training"], runs[n], LOSS_OF[n]) for n in styles}
+            mean = sharpness_of_mean(self.full_batch.built[0], runs["training"])
+            table.append({"eta": rate, "ended": ended, "sharpness": mean, **off})
+        # Runs that diverge would flatten all other curves.
         axes[0, 0].set_ylim(0, 2 * EDGE)
         drawing.outer(axes, "optimiser steps", "loss")
         axes[0, 0].set_ylabel(r"$\eta \times$ sharpness")
-        parts[0].legend(handles=axes[0, 0].get_lines()[:4], loc="outside lower center", ncols=4)
+        curves_part.legend(handles=axes[0, 0].get_lines()[:4], loc="outside lower center", ncols=4)
         figure.suptitle(f"{self.run.about}: full-batch descent (grey), {SMOOTH}-step mean (blue)")
-        text = pd.json_normalize(rows).to_string(index=False, float_format="{:.3f}".format)
-        report: dict[str, Any] = {"run": self.run.about, "rates": rows}
-        arrays = {name: data[name].variables for name in LOSSES}
+        text = pd.json_normalize(table).to_string(index=False, float_format="{:.3f}".format)
+        report: dict[str, Any] = {"run": self.run.about, "rates": table}
+        arrays = {name: data[name].variables for name in LOSS_OF}
         if regions is not None:
-            draw_map(parts[1], regions)
-            report["map"], arrays["map"] = shares(regions), regions.variables
+            legend = BY_EDGE.legend.values()
+            cmap = ListedColormap([colour for _, colour in legend])
+            norm = BoundaryNorm(np.arange(len(legend) + 1) - 0.5, len(legend))
+            maps = map_part.subplots(1, 2, sharey=True)
+            scale, eta = regions.theory.dims
+            across: Style = {"xscale": "log", "xlabel": r"learning rate $\eta$"}
+            for ax, name in zip(maps, ("theory", "training"), strict=True):
+                ax.pcolormesh(regions[eta], regions[scale], regions[name], cmap=cmap, norm=norm)
+                drawing.finished(ax, title=f"by {name}", **across)
+                drawing.logarithmic(ax, "y", regions[scale].values)
+            maps[0].set_ylabel("scale of the starting weights")
+            keys = [drawing.key(n, color=c, marker="s", ls="") for n, c in legend]
+            map_part.legend(handles=keys, loc="outside right center")
+            report["map"], arrays["map"] = region_shares(regions), regions.variables
             text += "".join(f"\n{name}: {share:.1%}" for name, share in report["map"].items())
         return Picture(figure, arrays, text, report=report)
 
 
-def recorded_as(path: Any) -> str:
+def recorded_as(path: KeyPath) -> str:
     """Return the name under which a run records the weights at a path of the parameter tree."""
     return ".".join((PARAMS, *(jax.tree_util.keystr((key,), simple=True) for key in path)))
 
 
 def averaged(values: Float[np.ndarray, "S ..."], window: int) -> Float[np.ndarray, "R ..."]:
     """Moving averages over `window` steps."""
+    # Of windows that lie inside of the run: the filter pads the others.
     begin = window // 2
     means = uniform_filter1d(np.asarray(values, np.float64), window, axis=0)
     return means[begin : len(values) - (window - begin) + 1]
 
 
-def errors(training: xr.Dataset, theory: xr.Dataset, loss: str) -> dict[str, float]:
+def theory_errors(training: xr.Dataset, theory: xr.Dataset, loss: str) -> dict[str, float]:
     """Return the `sharpness` of a theory and the distance `apart` of its weights from those of
     training, averaged over `SMOOTH` steps, both means over the second half of the run; and the
     largest difference of the `loss`, averaged over `LONG` steps, over its start."""
@@ -191,6 +213,7 @@ def errors(training: xr.Dataset, theory: xr.Dataset, loss: str) -> dict[str, flo
         flat = [run[name].values.reshape(len(run.time), -1) for name in names]
         return averaged(np.concatenate(flat, axis=1), SMOOTH)
 
+    # At most half of the run, which bursts of oscillations may outlast.
     window = min(LONG, half)
     losses = averaged(theory[loss].values, window) - averaged(training["loss"].values, window)
     apart = np.linalg.norm(weights(theory) - weights(training), axis=1)
@@ -207,20 +230,20 @@ def sharpness_of_mean(problem: Problem, training: xr.Dataset, points: int = 10) 
     if int(training.status) != Status.OK:
         return np.nan
     half = len(training.time) // 2
-    chosen = np.linspace(half, len(training.time) - SMOOTH, points, dtype=int)
+    times = np.linspace(half, len(training.time) - SMOOTH, points, dtype=int)
 
-    def mean(path: Any, leaf: Any) -> Any:
+    def mean(path: KeyPath, leaf: Any) -> np.ndarray:
+        # Integers, such as labels that a problem keeps among its weights, do not move.
         if not eqx.is_inexact_array(leaf):
             return np.broadcast_to(leaf, (points, *np.shape(leaf)))
-        return averaged(training[recorded_as(path)].values, SMOOTH)[chosen].astype(np.float32)
-
-    def at(init: Any, eta: Any) -> Any:
-        options = {"steps": 1, "times": [0], "batch": math.inf}
-        return dynsim.train(problem, dynsim.sgd(eta), init=init, record=PRECONDITIONED, **options)
+        return averaged(training[recorded_as(path)].values, SMOOTH)[times].astype(np.float32)
 
     means = jax.tree.map_with_path(mean, problem.init(jax.random.key(0)))
     eta = np.full(points, float(training.eta), np.float32)
-    return float(np.mean(jax.jit(jax.vmap(at))(means, eta)[PRECONDITIONED]))
+    # Recorded at step 0, before the only step.
+    options = {"steps": 1, "times": [0], "batch": math.inf, "record": PRECONDITIONED}
+    train = lambda init, eta: dynsim.train(problem, dynsim.sgd(eta), init=init, **options)  # noqa: E731
+    return float(np.mean(jax.jit(jax.vmap(train))(means, eta)[PRECONDITIONED]))
 
 
 def map_of(data: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -228,13 +251,15 @@ def map_of(data: Mapping[str, xr.Dataset]) -> xr.Dataset:
     trained = stability_of(data["map-training"])
     sharpness = data["map-flow"][PRECONDITIONED].transpose(*trained.dims, ...).values
     start, most = sharpness[..., 0], np.max(sharpness, axis=-1)
+    # The first rule that holds: a start beyond 4 does not recover, one beyond 2 catapults, and a
+    # flow that sharpens to 2 oscillates there.
     regions = Stability.DIVERGED, Stability.CATAPULT, Stability.EDGE
     beyond = [start >= CATAPULT, start >= EDGE, most >= EDGE]
     theory = trained.copy(data=np.select(beyond, regions, Stability.STABLE))
     return xr.Dataset({"training": trained, "theory": theory})
 
 
-def shares(regions: xr.Dataset) -> dict[str, float]:
+def region_shares(regions: xr.Dataset) -> dict[str, float]:
     """Shares of the map where theory is right, and of the runs on a side of the predicted edge."""
     training, below = regions.training, regions.theory == Stability.STABLE
     diverged = training == Stability.DIVERGED
@@ -244,18 +269,3 @@ def shares(regions: xr.Dataset) -> dict[str, float]:
         "diverged beyond the edge": float(diverged.where(~below).mean()),
         "diverged below the edge": float(diverged.where(below).mean()),
     }
-
-
-def draw_map(part: Any, regions: xr.Dataset) -> None:
-    legend = BY_EDGE.legend.values()
-    colours = ListedColormap([colour for _, colour in legend])
-    norm = BoundaryNorm(np.arange(len(legend) + 1) - 0.5, len(legend))
-    axes = part.subplots(1, 2, sharey=True)
-    scale, eta = regions.theory.dims
-    for ax, name in zip(axes, ("theory", "training"), strict=True):
-        ax.pcolormesh(regions[eta], regions[scale], regions[name], cmap=colours, norm=norm)
-        drawing.finished(ax, title=f"by {name}", xscale="log", xlabel=r"learning rate $\eta$")
-        drawing.logarithmic(ax, "y", regions[scale].values)
-    axes[0].set_ylabel("scale of the starting weights")
-    keys = [drawing.key(n, color=c, marker="s", ls="") for n, c in legend]
-    part.legend(handles=keys, loc="outside right center")

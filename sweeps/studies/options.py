@@ -10,7 +10,7 @@ from scipy import stats
 
 from dynsim import checks
 from dynsim.decoding import Form
-from sweeps.language import grammar
+from sweeps.language import fields
 from sweeps.language.fields import LanguageError, Table, is_array
 from sweeps.language.tree import encode
 from sweeps.output.cells import cell_edges
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 """An integer of at least 2, for settings that count something."""
-
-
+Style = dict[str, Any]
+"""Keyword arguments of a function of matplotlib."""
 TWO_ERRORS = float(stats.norm.sf(2))
 """Probability that a normal variable lies more than two standard errors above its mean."""
 
@@ -45,7 +45,7 @@ def heat_map(
     return ax.pcolormesh(*edges, values.values.T, rasterized=True, **options)
 
 
-MOST_VALUES = 2**24
+MOST_AXIS_VALUES = 2**24
 _RANGE = r"[^:]+:[^:]+:[^:]+(:\d+)?(:lin)?"
 _TEXT = "NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a linear axis"
 AxisWord = Annotated[str, Form(_RANGE, _TEXT, setting=True)]
@@ -54,7 +54,7 @@ SizesWord = Annotated[
     str, Form(rf"[^:]+:[-+.\w]+(,[-+.\w]+)*|{_RANGE}", f"NAME:V1,V2,... or {_TEXT}", setting=True)
 ]
 """An axis, or a list of values."""
-NUMBERS = {"number", "integer", "integer or inf"}
+NUMBER_TYPES = {"number", "integer", "integer or inf"}
 
 
 def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...]]:
@@ -62,11 +62,21 @@ def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...
     name and values. `number` is the default number of values. Raises `ValueError` for text that
     cannot be parsed and for settings that are not numbers."""
     name, *numbers = word.split(":")
-    whole, linear = is_whole(word, run), is_linear(word)
+    try:
+        setting = _setting(run, name)
+    except LanguageError as error:
+        raise ValueError(f"axis = {word!r}: {error.reason}") from None
+    if setting.path == ("seed",):
+        raise ValueError(
+            f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
+        )
+    if not NUMBER_TYPES & {*setting.field.types}:
+        raise ValueError(f"axis = {word!r}: {setting.name} has no numbers; must be a number")
+    whole, linear = "number" not in setting.field.types, is_linear(word)
     numbers = numbers[:-1] if linear else numbers
     listed = len(numbers) == 1 and "," in numbers[0]
     try:
-        ends = [float(each) for each in (numbers[0].split(",") if listed else numbers[:2])]
+        ends = [float(text) for text in (numbers[0].split(",") if listed else numbers[:2])]
         count = int(numbers[2]) if len(numbers) > 2 else number
     except ValueError:
         ends, count = [], 0
@@ -81,12 +91,13 @@ def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...
         # Values that are not whole are left for the sweep to reject.
         return name, tuple(int(v) if whole and v == int(v) else v for v in ends)
     first, last = ends
-    if first == last or count > MOST_VALUES:
+    if first == last or count > MOST_AXIS_VALUES:
         raise ValueError(
-            f"axis = {word!r}: needs two ends, and at most {MOST_VALUES} values between them"
+            f"axis = {word!r}: needs two ends, and at most {MOST_AXIS_VALUES} values between them"
         )
     values = (np.linspace if linear else np.geomspace)(first, last, count)
     if whole:
+        # Several of the evenly spaced values may round to the same integer.
         values = np.unique(np.rint(values)).astype(int)
     return name, tuple(values.tolist())
 
@@ -96,53 +107,35 @@ def is_linear(word: str) -> bool:
     return word.endswith(":lin")
 
 
-def is_whole(word: str, run: Experiment) -> bool:
-    """Return whether the axis of a text such as "batch:1:64" has integer values; `ValueError` for a
-    setting that is not a number."""
-    try:
-        setting = _setting(run, word.split(":")[0])
-    except LanguageError as error:
-        raise ValueError(f"axis = {word!r}: {error.reason}") from None
-    if setting.path == ("seed",):
-        raise ValueError(
-            f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
-        )
-    if not NUMBERS & {*setting.field.types}:
-        raise ValueError(f"axis = {word!r}: {setting.name} has no numbers; must be a number")
-    return "number" not in setting.field.types
-
-
-def path(run: Experiment, name: str) -> grammar.Path:
-    """Return the path to the setting with this name."""
-    return _setting(run, name).path
-
-
-def described(run: Experiment, axes: Collection[str]) -> str:
+def run_title(run: Experiment, axes: Collection[str]) -> str:
     """Describe a run in one line: its problem, settings that differ from their defaults, steps and
     batch, without the settings that vary along `axes`."""
-    varied = [("dtype",), ("seed",), *(path(run, name) for name in axes)]
+    varied = [("dtype",), ("seed",), *(_setting(run, name).path for name in axes)]
     table, words = encode(language(), run, full=False), []
     groups = language().run_defaults(table)[1] or ()
-    for at, value in _settings(table):
-        swept = any(at[: len(each)] == each for each in varied)
+    for path, value in _settings(table):
+        swept = any(path[: len(prefix)] == prefix for prefix in varied)
         # A rate of all groups is the rate of none if the axes have all groups.
-        swept |= bool(groups) and all((*at, group) in varied for group in groups)
+        swept |= bool(groups) and all((*path, group) in varied for group in groups)
         if not swept and value is not None:
-            if at == ("problem", "kind") and ":" in str(value):
+            # A problem of somebody's package is named by its file and class.
+            if path == ("problem", "kind") and ":" in str(value):
                 value = system_of(run).name
-            words.append(str(value) if at[-1] == "kind" else f"{'.'.join(at[1:] or at)} = {value}")
+            name = ".".join(path[1:] or path)
+            words.append(str(value) if path[-1] == "kind" else f"{name} = {value}")
     return ", ".join(words)
 
 
-def _setting(run: Experiment, name: str) -> grammar.Setting:
+def _setting(run: Experiment, name: str) -> fields.Setting:
     return language().resolve(encode(language(), run), name)
 
 
-def _settings(table: Table, at: grammar.Path = ()) -> Iterator[tuple[grammar.Path, object]]:
+def _settings(table: Table, prefix: fields.Path = ()) -> Iterator[tuple[fields.Path, object]]:
     for name, value in table.items():
+        # Data does not fit on a line.
         if is_array(value):
             continue
         if isinstance(value, dict):
-            yield from _settings(value, (*at, name))
-        elif (*at, name) != ("kind",):
-            yield (*at, name), value
+            yield from _settings(value, (*prefix, name))
+        elif (*prefix, name) != ("kind",):
+            yield (*prefix, name), value

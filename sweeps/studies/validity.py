@@ -12,11 +12,11 @@ from sweeps.figures import Figure, Picture
 from sweeps.output import drawing
 from sweeps.runner.labels import relative_error, wrapped
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import AxisWord, axis, described
+from sweeps.studies.options import AxisWord, axis, run_title
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 
-LEVELS = {0.05: "-", 0.2: "--"}
+CONTOURS = {0.05: "-", 0.2: "--"}
 """Errors of the contours, and their line styles."""
 POINTS, TIMES = 9, 16
 """Default number of values of an axis, and number of recorded times."""
@@ -48,7 +48,7 @@ class Validity(Figure):
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training and each theory, by name."""
-        axes: dict[str, Any] = dict(axis(word, POINTS, self.run) for word in (self.x, self.y))
+        axes: dict[str, object] = dict(axis(word, POINTS, self.run) for word in (self.x, self.y))
         if len(axes) < 2:
             raise ValueError(f"y = {self.y!r}: is also the axis x")
         axes["seed"] = {"range": self.seeds}
@@ -56,6 +56,7 @@ class Validity(Figure):
         names = self.theories
         if not names:
             known = registry.applicable(training.first)[0]
+            # Without records: not every theory predicts the observable.
             solved = [dataclasses.replace(training, theory=name, record=None) for name in known]
             names = [s.theory_name for s in solved if self.observable in s.observables.names()]
         others = {name: dataclasses.replace(training, theory=name) for name in names}
@@ -64,23 +65,23 @@ class Validity(Figure):
     def draw(self, data: Mapping[str, xr.Dataset]) -> Picture:
         """Draw a panel for each theory, and list the shares of the plane within the contours."""
         training, sweeps = data["simulation"], self.sweeps()
-        solved = {name: each for name, each in data.items() if name != "simulation"}
-        errors = {n: relative_error(each, training, self.observable) for n, each in solved.items()}
+        theories = [name for name in data if name != "simulation"]
+        errors = {n: relative_error(data[n], training, self.observable) for n in theories}
         figure, (axes,) = drawing.panels(1, len(errors), 3.2, 3.2, sharex=True, sharey=True)
         for ax, (name, error) in zip(axes, errors.items(), strict=True):
-            mesh = drawing.error_map(ax, error, LEVELS)
+            mesh = drawing.error_map(ax, error, CONTOURS)
             title = textwrap.fill(sweeps[name].method.title or name, 26)
             drawing.finished(ax, title=title, xlabel=wrapped(training[error.dims[0]]))
         axes[0].set_ylabel(wrapped(training[next(iter(errors.values())).dims[1]]))
         quantity = self.observable.replace("_", " ")
         figure.colorbar(mesh, ax=axes, label=f"relative error of the {quantity}", extend="both")
-        keys = [drawing.key(f"error {100 * level:g} %", ls=ls) for level, ls in LEVELS.items()]
+        keys = [drawing.key(f"error {100 * level:g} %", ls=ls) for level, ls in CONTOURS.items()]
         drawing.below(figure, keys, 2)
-        about = described(self.run, [str(dim) for dim in error.dims])
+        about = run_title(self.run, [str(dim) for dim in error.dims])
         figure.suptitle(textwrap.fill(f"{about}, {self.seeds} seeds", 50 * len(errors)))
         lines = []
         for name, error in errors.items():
-            shares = {level: 100 * float((error <= level).mean()) for level in LEVELS}
+            shares = {level: 100 * float((error <= level).mean()) for level in CONTOURS}
             parts = (f"within {100 * level:g} % on {n:.0f} %" for level, n in shares.items())
             lines.append(f"{name:<20} {', '.join(parts)} of the plane")
         arrays = {**errors, **{str(dim): training[dim] for dim in error.dims}}

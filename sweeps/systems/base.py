@@ -1,4 +1,4 @@
-"""The interface of systems for sweeps, comparison and diagrams: what computes runs, and labels.
+"""The interface of systems for sweeps, comparison and diagrams: theories, and labels of results.
 
 A run is a pytree, `odes.Training`: a problem, a rule, and static settings. A sweep gives its
 numbers a leading axis. `odes.Theory` has the methods that compute it; training is a subclass,
@@ -23,6 +23,9 @@ from odes.theory import AnyTheory, Training
 from sweeps.language.describe import docs_of
 from sweeps.systems.diagrams import Diagram
 
+RecordEntries = tuple[str | NamedFunction, ...]
+"""Names of observables, and functions of the user with their names."""
+
 
 class Labels(NamedTuple):
     """Descriptions of the axes and observables of a system.
@@ -43,17 +46,19 @@ class Labels(NamedTuple):
     values: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
-def described(problem: Problem) -> dict[str, tuple[str, str]]:
-    """Parse the observables under `Attributes:` in the docstring of the class; their unit is in
-    square brackets after the name."""
-    found = {}
+def docstring_labels(problem: Problem) -> dict[str, tuple[str, str]]:
+    """Read the names and units of observables from the class's docstring: those under
+    `Attributes:`, with their unit in square brackets."""
     fields = {field.name for field in dataclasses.fields(problem)}
-    for name, text in docs_of(type(problem)).items():
-        if name not in fields and not hasattr(Problem, name):
-            words, _, unit = re.split("[.:;]", text)[0].partition(" [")
-            found[name] = (words, unit.rstrip("]") or "1")
+    labels = {}
+    for observable, text in docs_of(type(problem)).items():
+        # `Attributes` also describes settings, and class variables that all problems have.
+        if observable in fields or hasattr(Problem, observable):
+            continue
+        name, _, unit = re.split("[.:;]", text)[0].partition(" [")
+        labels[observable] = (name, unit.rstrip("]") or "1")
     loss = "population loss" if has_population(problem) else "loss of the next batch"
-    return found | {
+    return labels | {
         SHARPNESS: (f"largest eigenvalue of the Hessian of the {loss}", "1"),
         PRECONDITIONED: (f"sharpness of the {loss} in units in which the edge is 2", "1"),
     }
@@ -66,9 +71,9 @@ class Row(NamedTuple):
         quantity: what is predicted.
         prediction: its value; NaN if it has none.
         error: estimated error of the prediction, 0 if it is exact, NaN if unknown.
-        strained: the assumption that is strained, the theories that make it, and by how much; empty
-            if none is.
-        worst: optimiser step at which it is most strained, NaN if it is so in the whole run.
+        strained: the assumption that breaks down, the theories that make it, and by how much; empty
+            if none does.
+        worst: optimiser step at which it is worst, NaN if it breaks down in the whole run.
 
     Example:
         >>> sweeps.Row("plateau ends at step", 120.0).prediction
@@ -97,7 +102,7 @@ class Prediction(NamedTuple):
     Example:
         >>> solved = odes.descent(DeepLinear(), dynsim.sgd(0.1), [0, 9], key=jax.random.key(0))
         >>> training = odes.Training(DeepLinear(), dynsim.sgd(0.1), steps=9)
-        >>> made = sweeps.Prediction("descent", training, solved, exact=True)
+        >>> prediction = sweeps.Prediction("descent", training, solved, exact=True)
     """
 
     theory: str
@@ -110,7 +115,7 @@ class Prediction(NamedTuple):
 
 def rates(training: Training) -> Float[np.ndarray, "*P"]:
     """Return the learning rate, or the sum over all groups."""
-    peaks = [np.asarray(each.peak) for each in training.rule.schedules.values()]
+    peaks = [np.asarray(schedule.peak) for schedule in training.rule.schedules.values()]
     return functools.reduce(np.add, peaks)
 
 
@@ -124,13 +129,13 @@ class System(NamedTuple):
         labels: names and units for its results.
         more: theories that other packages register, looked up on demand.
         like: a problem with the observables of all of them, made without touching a device; None if
-            each run's own problem is to be asked.
+            observables differ between runs.
         stiffness: function of the runs, whose numbers have shape (P,), that returns values (P,)
             that grow with the number of steps of an adaptive solver.
         predict: function of an `Experiment` that returns the `Prediction` of `dynsim explain`; None
             for the first theory that describes the run and predicts its loss.
         rows: function (experiment, prediction) -> further rows of the table of `dynsim explain`,
-            such as transition times, or assumptions of the theories that the run strains.
+            such as transition times, or assumptions of the theories that break down in the run.
         defaults: default options and run settings of commands, by the name of the command, such as
             {"figure scaling": {"rate": "eta:1:12", "size": "N:4:64"}}.
         diagram: regions, lines and defaults of its phase diagrams, looked up on demand.
@@ -154,13 +159,13 @@ class System(NamedTuple):
     diagram: Callable[[], Diagram] = Diagram
 
 
-def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:
+def names_of(record: RecordEntries) -> tuple[str, ...]:
     """Return the names of recorded quantities."""
-    return tuple(each.name if isinstance(each, NamedFunction) else each for each in record)
+    return tuple(entry if isinstance(entry, str) else entry.name for entry in record)
 
 
-def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
-    """Return the recorded steps of a run; only for rules that do not choose them."""
+def static_times(times: tuple[int, ...] | int) -> tuple[int, ...]:
+    """Return the recorded steps of a run whose rule does not choose them."""
     if isinstance(times, int):
         raise TypeError("times: the runs of this system set their own")
     return times

@@ -18,15 +18,16 @@ from dynsim import (
 from dynsim.linear_icl.regression import Regression
 from dynsim.sparse_attention import Retrieval
 from dynsim.yz.observables import RECALL_THRESHOLDS
+from odes.batch_noise import STD
 from sweeps.systems import layer, prompts
 from sweeps.systems.base import Labels, System
 from sweeps.systems.diagrams import Diagram
-from sweeps.systems.training import of_infinite_length, system
-from sweeps.systems.yz import theories as of_layer
+from sweeps.systems.training import make_system, of_infinite_length
+from sweeps.systems.yz import DRIFT, theories
 
 ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
 # In NumPy: importing this module must not initialise a device.
-CLASSES = SequenceClasses(
+SMALLEST_CLASSES = SequenceClasses(
     probs=np.array([[1.0, 0.0]]),
     prior=np.ones(1),
     query=ONE,
@@ -42,14 +43,18 @@ CLASSES = SequenceClasses(
 """The smallest sequence classes, which represent all of them."""
 
 CLASS, TOKEN = ("class",), ("class", "token")
-ENDS = ("", "_std", "_drift")
-"""Suffixes of names: the quantity, its standard deviation, and the shift of its mean by noise."""
+NOISE_SUFFIXES = ("", STD, DRIFT)
+"""The quantity, its standard deviation, and the shift of its mean by noise."""
 OF_CLASS = ("z_top_distinct", "z_top_common", "speed", "xi", "B")
 IN_NAT = (*OF_CLASS, "z", "z_distinct", "z_common")
 """Logits, and the gradients and growth that change them."""
 LABELS = Labels(
     about={
-        **{name + end: ((name + end).replace("_", " "), "nat") for name in IN_NAT for end in ENDS},
+        **{
+            name + end: ((name + end).replace("_", " "), "nat")
+            for name in IN_NAT
+            for end in NOISE_SUFFIXES
+        },
         "eta_y": ("learning rate of Y", "1/step"),
         "eta_z": ("learning rate of Z", "1/step"),
         "ratio": ("eta_y / eta_z", "1"),
@@ -64,7 +69,7 @@ LABELS = Labels(
         "entropy_std": ("predicted standard deviation of the entropy over seeds", "nat"),
     },
     inner_dims={
-        **{name + end: CLASS for name in OF_CLASS for end in ENDS},
+        **{name + end: CLASS for name in OF_CLASS for end in NOISE_SUFFIXES},
         **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
         "overlap": ("class", "other_class"),
         "recall": ("threshold",),
@@ -76,10 +81,17 @@ LABELS = Labels(
 
 def yz() -> System:
     """Return the attention layer in Y and Z (Scan and Snap): training, and all theories."""
-    return system(
-        Layer(CLASSES),
+
+    def diagram() -> Diagram:
+        # Imported on demand, because it loads xarray.
+        from sweeps.systems.layer_diagram import DIAGRAM
+
+        return DIAGRAM
+
+    return make_system(
+        Layer(SMALLEST_CLASSES),
         "yz",
-        theories=of_layer,
+        theories=theories,
         labels=LABELS,
         predict=layer.predict,
         rows=layer.rows,
@@ -107,21 +119,14 @@ def yz() -> System:
                 "observable": "relative_loss",
             },
         },
-        diagram=_diagram_of_layer,
+        diagram=diagram,
     )
-
-
-def _diagram_of_layer() -> Diagram:
-    # Imported on demand, because it loads xarray.
-    from sweeps.systems.layer_diagram import DIAGRAM
-
-    return DIAGRAM
 
 
 def qkv() -> System:
     """Return the attention layer in ordinary parameters U, W_Q, W_K and W_V."""
-    return system(
-        QKV(CLASSES),
+    return make_system(
+        QKV(SMALLEST_CLASSES),
         "qkv",
         theories=of_infinite_length,
         labels=LABELS,
@@ -132,8 +137,8 @@ def qkv() -> System:
 
 def joma() -> System:
     """Return hidden nodes and attention (JoMA) on sequence classes."""
-    return system(
-        JoMA(CLASSES),
+    return make_system(
+        JoMA(SMALLEST_CLASSES),
         "joma",
         theories=of_infinite_length,
         labels=Labels(
@@ -157,7 +162,7 @@ def joma() -> System:
 
 def linear_icl() -> System:
     """Return in-context regression by linear attention."""
-    return system(
+    return make_system(
         Regression(),
         "linear_icl",
         labels=Labels(
@@ -188,7 +193,7 @@ def linear_icl() -> System:
 
 def sparse_attention() -> System:
     """Return retrieval of one token (the emergence of sparse attention)."""
-    return system(
+    return make_system(
         Retrieval(),
         "sparse_attention",
         labels=Labels(
@@ -205,7 +210,7 @@ def sparse_attention() -> System:
 def transformer() -> System:
     """Return decoder-only transformers on text."""
     empty = np.zeros(36, int)
-    return system(
+    return make_system(
         # A placeholder: each run has its own text.
         LanguageModel(Text(empty, empty, 2)),
         "transformer",
@@ -227,8 +232,7 @@ def transformer() -> System:
 
 def two_stage() -> System:
     """Return normalised-ReLU attention on P/Q prompts (two-stage dynamics) and its reduced ODE."""
-
-    return system(
+    return make_system(
         Prompts(),
         "two_stage",
         problems=(Prompts, FastPrompts, JointPrompts),

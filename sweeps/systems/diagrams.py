@@ -1,4 +1,4 @@
-"""What a system says about its phase diagrams: regions, lines of theory, and defaults."""
+"""The phase diagrams of a system: regions, lines of theory, and defaults."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

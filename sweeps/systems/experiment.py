@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 import equinox as eqx
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
-from dynsim import Layer, Problem, SynSmall, checks, decoding, log_times
+from dynsim import Layer, Problem, Rule, SynSmall, checks, decoding, log_times
 from dynsim.classes.task import Task
 from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
-from dynsim.problem.base import built
+from dynsim.problem.build import built
 from dynsim.problem.checks import check_parts
 from dynsim.training.rule import UpdateRule
 from dynsim.training.steps import check_schedules, check_step_times
@@ -33,8 +34,8 @@ from sweeps.systems.kinds import language
 
 MOST_TIMES = 2**20
 """Maximum number of recorded times."""
-Times = Literal["end"] | int | tuple[int, ...]
-"""When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at given
+RecordTimes = Literal["end"] | int | tuple[int, ...]
+"""When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at these
 steps."""
 AnySeed = Annotated[Seed, TRACED]
 
@@ -58,7 +59,7 @@ class Experiment:
 
     Example:
         >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20, batch=32)
-        >>> found = sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}))
+        >>> results = sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}))
     """
 
     problem: Problem
@@ -87,19 +88,21 @@ class Experiment:
         checks.kind("settings", settings, Mapping)
         self.check_rates()
         objects: Objects = {}
-        return _assigned(encode(language(), self, objects, full=False), settings, objects)
+        return _with_settings(encode(language(), self, objects, full=False), settings, objects)
 
     def check_rates(self) -> None:
         """Raise `ValueError` for a rule without a rate for one of the problem's groups. In text,
         such a group has the rate of all."""
         table = encode(language(), self, {}, full=False)
-        rules: list[Any] = [each["rule"] for each in (table, language().complete(table))]
-        own, every = (each.get("eta") for each in rules)
-        if is_by_group(own) and is_by_group(every) and (missing := [*every.keys() - own.keys()]):
-            raise ValueError(
-                f"rule.eta: has no rate for the group {', '.join(map(repr, missing))} of "
-                f"{type(self.problem).__name__}"
-            )
+        rules: list[Any] = [run["rule"] for run in (table, language().complete(table))]
+        own, completed = (rule.get("eta") for rule in rules)
+        if is_by_group(own) and is_by_group(completed):
+            missing = completed.keys() - own.keys()
+            if missing:
+                raise ValueError(
+                    f"rule.eta: has no rate for the group {', '.join(map(repr, missing))} of "
+                    f"{type(self.problem).__name__}"
+                )
 
     def setting(self, name: str) -> Any:
         """Return the value of a setting in text form, by full or abbreviated name: a number, a
@@ -109,20 +112,22 @@ class Experiment:
     @property
     def about(self) -> str:
         """Describe the problem and its parts briefly, such as "qkv: syn-small"."""
-        return about(encode(language(), self.problem))
+        return problem_title(encode(language(), self.problem))
 
     @functools.cached_property
-    def built(self) -> tuple[Any, Any]:
-        """Return the problem and the rule to train. Raises `ValueError` for settings that describe
-        none, or for classes whose table would be too large."""
-        if isinstance(task := getattr(self.problem, "task", None), Task):
+    def built(self) -> tuple[Any, Rule]:
+        """The problem and the rule to train. Raises `ValueError` for settings that describe none,
+        or for classes whose table would be too large."""
+        task = getattr(self.problem, "task", None)
+        if isinstance(task, Task):
             budget.check_table(task)
         return built(self.problem, self.rule)
 
     @functools.cached_property
     def bare(self) -> Any:
-        """The problem as its program needs it, without the contents of its arrays: some theories of
-        the attention layer need no table of classes, however many there are."""
+        """The problem to train; if the table of its task would be too large, with a small stand-in,
+        which is enough for tracing."""
+        # Some theories of the attention layer need no table.
         if isinstance(self.problem, Layer) and budget.is_large(self.problem.task):
             return dataclasses.replace(self.problem, task=SynSmall()).build(self.rule)
         return self.built[0]
@@ -141,36 +146,38 @@ class Experiment:
         elif self.spread is None:
             raise ValueError(f"steps = None: {rule.name} does not determine when a run ends")
         if rounded:
-            for node in _nodes(self):
-                _check_rounded(node, self.dtype)
+            for part in _parts(self):
+                _check_rounding(part, self.dtype)
 
     def training(self, problem: Any = None) -> Training:
-        """Return what a theory computes, of another `problem` if it is given."""
-        made = self.built[0] if problem is None else problem
-        return Training(made, self.rule.build(), self.batch, self.steps)
+        """Return the run as theories take it, optionally with another problem."""
+        problem = self.built[0] if problem is None else problem
+        return Training(problem, self.rule.build(), self.batch, self.steps)
 
     @property
-    def spread(self) -> Callable[[Any, int], Any] | None:
+    def spread(self) -> Callable[[Rule, int], ArrayLike] | None:
         """The function (rule, number) -> that many recording steps, up to the end, of a rule that
         determines the number of steps."""
         return None if self.steps is not None else getattr(type(self.rule), "spread", None)
 
-    def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
+    def steps_recorded(self, times: RecordTimes) -> tuple[int, ...] | int:
         """Return the optimiser steps to record, or only their number if the rule determines them.
         Raises `ValueError` for invalid `times`."""
         if times == "end":
             return 1 if self.steps is None else (self.steps,)
-        if isinstance(times, int):
-            number = checks.integer("times", times, 2, None if self.steps is None else MOST_TIMES)
-            return number if self.steps is None else tuple(log_times(self.steps, number).tolist())
-        check_step_times(times, np.iinfo(np.int32).max if self.steps is None else self.steps)
-        return times
+        if not isinstance(times, int):
+            check_step_times(times, np.iinfo(np.int32).max if self.steps is None else self.steps)
+            return times
+        if self.steps is None:
+            return checks.integer("times", times, 2)
+        number = checks.integer("times", times, 2, MOST_TIMES)
+        return tuple(log_times(self.steps, number).tolist())
 
     @property
     def files(self) -> dict[str, str]:
         """Return hashes of the files that the settings refer to: a store must not be resumed with a
         different file of the same name."""
-        return files(self)
+        return file_hashes(self)
 
 
 def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
@@ -187,55 +194,59 @@ def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
         >>> run = sweeps.experiment(task="overlapping", overlap=0.2, eta_y=2.0, momentum=0.9)
         >>> run = sweeps.experiment("qkv", rule="adam", eta=0.01, width=64, steps=200)
     """
-    return _assigned({}, {"problem": problem, **settings}, {})
+    return _with_settings({}, {"problem": problem, **settings}, {})
 
 
-def _assigned(given: Table, settings: Mapping[str, Any], objects: Objects) -> Experiment:
+def _with_settings(table: Table, settings: Mapping[str, Any], objects: Objects) -> Experiment:
+    # Encoding the settings adds the objects among them to `objects`.
     pairs = encode(language(), settings, objects).items()
-    return build(language(), language().assign(given, pairs), objects)
+    return build(language(), language().assign(table, pairs), objects)
 
 
 def groups_of(language: Language, field: Field, part: Table) -> tuple[str, ...] | None:
     """Return the names of the groups of weights of a problem, from its table; None if it has none,
     and () for one that only its rule determines. Only the shapes of its arrays matter."""
-    arrays = {each["array"]: np.zeros(each["shape"], each["dtype"]) for each in _arrays(part)}
-    problem = tree.built(language, field, part, ("problem",), {**language.classes, **arrays})
+    arrays = {
+        each["array"]: np.zeros(each["shape"], each["dtype"]) for each in _array_references(part)
+    }
+    problem = tree.to_object(language, field, part, ("problem",), {**language.classes, **arrays})
     if type(problem).build is not Problem.build:
         return ()
     weights = eqx.filter_eval_shape(problem.init, jax.random.key(0))
     return tuple(dict.fromkeys(jax.tree.leaves(problem.groups(weights)))) or None
 
 
-def _arrays(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the references to arrays in a table."""
+def _array_references(value: Any) -> Iterator[dict[str, Any]]:
     if is_array(value):
         yield value
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _arrays(each)
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _array_references(inner)
 
 
-def _check_rounded(node: Any, dtype: str) -> None:
+def _check_rounding(part: Any, dtype: str) -> None:
     """Raise `ValueError` for a number that leaves its open range when rounded to `dtype`: in
     float32, 1 - 1e-9 becomes 1, and 1e39 infinity."""
-    for name, hint in typing.get_type_hints(type(node), include_extras=True).items():
-        value = getattr(node, name, None)
-        given = np.asarray(value if isinstance(value, float | np.ndarray) else 0)
-        if given.dtype != np.float64:
+    for name, hint in typing.get_type_hints(type(part), include_extras=True).items():
+        exact = getattr(part, name, None)
+        if not isinstance(exact, float | np.ndarray) or np.asarray(exact).dtype != np.float64:
             continue
-        ends = decoding.bounds_of(decoding.parts_of(hint))
+        exact, bounds = np.asarray(exact), decoding.bounds_of(decoding.parts_of(hint))
         with np.errstate(over="ignore"):
-            near = given.astype(dtype).astype(np.float64)
-        at_end = np.isin(near, [end for end in (ends.get("lt"), ends.get("gt")) if end is not None])
-        bad = (np.isinf(near) & ~np.isinf(given)) | (at_end & (near != given))
+            rounded = exact.astype(dtype).astype(np.float64)
+        open_ends = [bounds[end] for end in ("lt", "gt") if end in bounds]
+        to_end, to_infinity = np.isin(rounded, open_ends), np.isinf(rounded)
+        bad = (to_infinity & ~np.isinf(exact)) | (to_end & (rounded != exact))
         if bad.any():
             raise ValueError(
-                f"{name} = {given[bad][0].item()!r}: is {near[bad][0]:g} in {dtype}, which is out "
-                "of range; choose another number, or dtype = 'float64'"
+                f"{name} = {exact[bad][0].item()!r}: is {rounded[bad][0]:g} in {dtype}, which is "
+                "out of range; choose another number, or dtype = 'float64'"
             )
 
 
-def made(run: Experiment | str | Problem, rule: Any = None, /, **settings: Any) -> Experiment:
+def as_experiment(
+    run: Experiment | str | Problem, rule: Any = None, /, **settings: Any
+) -> Experiment:
     """Return a run with an update rule and settings: by `Experiment.at`, or by `experiment` for a
     problem."""
     settings = settings if rule is None else {"rule": rule, **settings}
@@ -243,26 +254,30 @@ def made(run: Experiment | str | Problem, rule: Any = None, /, **settings: Any) 
     return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
 
 
-def files(tree: Any) -> dict[str, str]:
+def file_hashes(tree: Any) -> dict[str, str]:
     """Return `Experiment.files` of a run, or of a part of one."""
-    found = (node.contents() for node in _nodes(tree) if hasattr(node, "contents"))
-    return {name: each for of_node in found for name, each in of_node.items()}
+    hashes: dict[str, str] = {}
+    for part in _parts(tree):
+        if hasattr(part, "contents"):
+            hashes |= part.contents()
+    return hashes
 
 
-def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield all parts of a run that are dataclasses."""
+def _parts(tree: Any) -> Iterator[Any]:
+    """Yield a run and all of its parts that are dataclasses."""
     if isinstance(tree, dict):
-        for each in tree.values():
-            yield from _nodes(each)
+        for inner in tree.values():
+            yield from _parts(inner)
     elif dataclasses.is_dataclass(tree):
         yield tree
         for field in dataclasses.fields(tree):
             if field.init:
-                yield from _nodes(getattr(tree, field.name))
+                yield from _parts(getattr(tree, field.name))
 
 
-def about(problem: Table) -> str:
+def problem_title(problem: Table) -> str:
     """Return `Experiment.about`, from the text form of a problem."""
     parts = [problem, *filter(is_branch, problem.values())]
-    first, *others = (each.get("path") or each["kind"].rpartition(":")[2] for each in parts)
-    return ": ".join([first, ", ".join(others)] if others else [first])
+    # A class of another package is "my_package:Net".
+    name, *others = (part.get("path") or part["kind"].rpartition(":")[2] for part in parts)
+    return f"{name}: {', '.join(others)}" if others else name

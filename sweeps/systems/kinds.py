@@ -30,7 +30,7 @@ CLASSES = {
     "syn-medium": "dynsim.classes.tasks:SynMedium",
     "syn": "dynsim.classes.tasks:Syn",
     "overlapping": "dynsim.classes.tasks:Overlapping",
-    "file": "dynsim.classes.tasks:TaskFile",
+    "file": "dynsim.classes.files:TaskFile",
     "table": "dynsim.classes.tasks:TaskTable",
     "joma-classes": "dynsim.joma:JoMAClasses",
     "synthetic": "dynsim.transformer.task:SyntheticText",
@@ -38,10 +38,10 @@ CLASSES = {
     "folder": "dynsim.transformer.task:TextFolder",
     "arrays": "dynsim.problem.data:Arrays",
     "npz": "dynsim.problem.data:ArrayFile",
-    "linear-spectrum": "dynsim.linear_icl.model:LinearSpectrum",
-    "white": "dynsim.linear_icl.model:WhiteSpectrum",
-    "geometric": "dynsim.linear_icl.model:GeometricSpectrum",
-    "eigenvalues": "dynsim.linear_icl.model:GivenSpectrum",
+    "linear-spectrum": "dynsim.linear_icl.spectrum:LinearSpectrum",
+    "white": "dynsim.linear_icl.spectrum:WhiteSpectrum",
+    "geometric": "dynsim.linear_icl.spectrum:GeometricSpectrum",
+    "eigenvalues": "dynsim.linear_icl.spectrum:GivenSpectrum",
     "merged": "dynsim.linear_icl.model:MergedHeads",
     "separate": "dynsim.linear_icl.model:SeparateHeads",
     "network": "dynsim.linear_icl.model:LinearNetwork",
@@ -69,22 +69,18 @@ BUILT_IN = ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_atten
 """Systems of this project; the function NAME of `sweeps.systems.built_in` makes each one."""
 
 
-_GROUPS: dict[Any, Groups] = {}
-"""Results of `_groups`, by the text of the problem's settings and its class."""
-
-
 @functools.cache
 def language() -> Language:
     """Return the language with all classes of this project."""
-    kinds = map(Kind.from_json, derived("kinds", _described))
-    return Language(kinds, _of_package, _of_packages, _groups)
+    kinds = map(Kind.from_json, derived("kinds", _describe_classes))
+    return Language(kinds, _kind_of_package, _words_of_packages, _groups)
 
 
-def _described() -> list[dict[str, Any]]:
+def _describe_classes() -> list[dict[str, Any]]:
     from sweeps.language.describe import describe
 
-    found = ((word, pkgutil.resolve_name(location)) for word, location in CLASSES.items())
-    return [describe(cls, word).to_json() for word, cls in found]
+    classes = ((word, pkgutil.resolve_name(location)) for word, location in CLASSES.items())
+    return [describe(cls, word).to_json() for word, cls in classes]
 
 
 @functools.cache
@@ -94,7 +90,7 @@ def names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*BUILT_IN, *(point.name for point in points))))
 
 
-def _of_package(word: str) -> Kind | None:
+def _kind_of_package(word: str) -> Kind | None:
     """Return the kind of the problem that another package registers under a name."""
     if word not in names() or word in BUILT_IN:
         return None
@@ -103,6 +99,16 @@ def _of_package(word: str) -> Kind | None:
     from sweeps.systems.registry import system
 
     return describe(system(word).problems[0], word)
+
+
+def _words_of_packages(base: str) -> list[str]:
+    """Return the names that packages register for subclasses of a class; only for problems."""
+    is_problem = base == "dynsim.problem.base:Problem"
+    return [word for word in names() if is_problem and word not in BUILT_IN]
+
+
+_GROUPS: dict[tuple[str, type | None], Groups] = {}
+"""Results of `_groups`, by the text of the problem's settings and its class."""
 
 
 def _groups(language: Language, field: Field, part: Table) -> Groups:
@@ -117,9 +123,3 @@ def _groups(language: Language, field: Field, part: Table) -> Groups:
 
             _GROUPS[key] = groups_of(language, field, part)
     return _GROUPS[key]
-
-
-def _of_packages(base: str) -> list[str]:
-    """Return the names that packages register for subclasses of a class; only for problems."""
-    problem = base == "dynsim.problem.base:Problem"
-    return [word for word in names() if problem and word not in BUILT_IN]

@@ -1,6 +1,6 @@
-"""What `dynsim explain` has for the attention layer in Y and Z alone: its exact descent, the
-transition times of the closed form, the state at the end, and the assumptions that a run strains.
-This module avoids importing xarray."""
+"""The rows of `dynsim explain` that only the attention layer in Y and Z has: its exact descent, the
+transition times of the closed form, the state at the end, and the assumptions that break down. This
+module avoids importing xarray."""
 
 import math
 from collections.abc import Iterator
@@ -10,25 +10,25 @@ import numpy as np
 
 import dynsim
 from dynsim import Ratio, Rule, Trajectory, checks
-from dynsim.classes.task import directions
+from dynsim.classes.overlap import directions
 from odes import decoder, symmetric
 from odes.solver.posed import Rescaled, why_not_described
 from odes.symmetric.solve import inapplicable
 from odes.symmetric.state import SymmetricTask
 from odes.theory import Training
 from odes.yz import population
-from sweeps.systems import yz
 from sweeps.systems.base import Prediction, Row
 from sweeps.systems.experiment import Experiment
+from sweeps.systems.reduction import classes_of
 
-Task = dynsim.SequenceClasses | SymmetricTask
+AnyTask = dynsim.SequenceClasses | SymmetricTask
 
 RECORD = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
 TIMES = 64
 """Number of recorded times."""
 DESCENT_STEPS = 100_000
 """Maximum number of steps to solve descent of a symmetric task, which is exact for any rate."""
-# Thresholds above which an assumption counts as strained. Overlap: gamma's error against the
+# Thresholds above which an assumption breaks down. Overlap: gamma's error against the
 # population flow exceeds 5 % there (`make tables TABLES=eq10`). Kick: h* - h (Lemma 7) is a tenth
 # of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than attention.
 OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
@@ -41,10 +41,10 @@ attention changes by the exponential of it, so by about this fraction."""
 
 def check_moves(run: Experiment) -> None:
     """Raise `ValueError` for an attention layer whose zero weights would not move."""
-    rates = run.rule.build().of_groups("Y", "Z").schedules
-    if "Y" in rates and rates["Y"].peak == 0:
-        given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
-        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+    schedules = run.rule.build().of_groups("Y", "Z").schedules
+    if "Y" in schedules and schedules["Y"].peak == 0:
+        setting = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
+        raise ValueError(f"{setting} = 0: nothing moves from zero weights; must be positive")
 
 
 def predict(run: Experiment) -> Prediction:
@@ -54,26 +54,26 @@ def predict(run: Experiment) -> Prediction:
     if start != "zero":
         raise ValueError(f"start = {start!r}: the prediction starts from zero weights")
     check_moves(run)
-    task, times = yz.classes_of(run), dynsim.log_times(steps, TIMES)
-    listed = isinstance(task, dynsim.SequenceClasses)
-    problem = dynsim.Layer(task, length=math.inf, start="zero") if listed else task
-    training = Training(problem, rule, steps=steps)
-    if listed and inapplicable(training) is not None:
-        theory, solved = "population flow", population.solve(task, rule, times, record=RECORD)
-    else:
-        reduced = symmetric.symmetric_task(task) if listed else task
-        if steps > DESCENT_STEPS:
-            theory = "symmetric reduction, flow"
-            solved = symmetric.solve(reduced, rule, times, record=RECORD)
-        else:
-            theory, more = "symmetric reduction, step by step", {"times": times, "record": RECORD}
-            solved = symmetric.descend(reduced, rule, steps=steps, **more)
+    task, times = classes_of(run), dynsim.log_times(steps, TIMES)
     sizes = f"K = {int(task.K)}, M = {int(task.M)}"
-    return Prediction(theory, training, solved, sizes, exact="step by step" in theory)
+    if isinstance(task, SymmetricTask):
+        training, reduced = Training(task, rule, steps=steps), task
+    else:
+        layer = dynsim.Layer(task, length=math.inf, start="zero")
+        training = Training(layer, rule, steps=steps)
+        if inapplicable(training) is not None:
+            solved = population.solve(task, rule, times, record=RECORD)
+            return Prediction("population flow", training, solved, sizes)
+        reduced = symmetric.symmetric_task(task)
+    if steps > DESCENT_STEPS:
+        solved = symmetric.solve(reduced, rule, times, record=RECORD)
+        return Prediction("symmetric reduction, flow", training, solved, sizes)
+    solved = symmetric.descend(reduced, rule, steps=steps, times=times, record=RECORD)
+    return Prediction("symmetric reduction, step by step", training, solved, sizes, exact=True)
 
 
 def rows(run: Experiment, prediction: Prediction) -> Iterator[Row]:
-    """Yield transition times, the values at the end, and the assumptions that the run strains."""
+    """Yield transition times, the values at the end, and the assumptions that break down."""
     problem, rule = prediction.training.problem, prediction.training.rule
     task = problem.classes if isinstance(problem, dynsim.Layer) else problem
     stages, final = stages_of(task, rule), final_of(prediction.solved)
@@ -87,27 +87,24 @@ def rows(run: Experiment, prediction: Prediction) -> Iterator[Row]:
     for name, value in final.items():
         if name != "loss":
             yield Row(f"{name} at the end", value, 0.0 if prediction.exact else math.nan)
-    yield from strained(run.bare.length, task, rule, stages)
+    yield from broken_assumptions(run.bare.length, task, rule, stages)
 
 
-def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
-    """Return the closed form's transition times, in steps that may follow the end of the run; None
-    if it does not apply, or if the rate is a function that knows the steps of the run only."""
-    scaled = all(each.is_scaled for each in rule.schedules.values())
+def stages_of(task: AnyTask, rule: Rule) -> dict[str, float] | None:
+    """Return the closed form's transition times, averaged over classes; None if it does not
+    apply."""
+    # A time may be after the end of the run, where a user's function of the step has no rate.
+    scaled = all(schedule.is_scaled for schedule in rule.schedules.values())
     if not scaled or why_not_described(rule, "the closed form") is not None:
         return None
     rescaled = Rescaled.of(rule)
     rate = rescaled.rate * rescaled.eta_y
-    return decoder.stages(rate, 1 / prior_of(task), task.M).at(rescaled.steps_at)
+    # A class of probability 1 / K has the times of K equally likely ones.
+    stages = decoder.stages(rate, 1 / prior_of(task), task.M).at(rescaled.steps_at)
+    return {name: float(np.mean(np.asarray(time))) for name, time in stages._asdict().items()}
 
 
-def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
-    """Return the closed form's transition times, class averages; None if it does not apply."""
-    found = stages_by_class(task, rule)
-    return {n: float(np.mean(np.asarray(t))) for n, t in found._asdict().items()} if found else None
-
-
-def prior_of(task: Task) -> np.ndarray:
+def prior_of(task: AnyTask) -> np.ndarray:
     """Return the (K,) prior of the classes; of one class for a reduced task, whose classes are
     alike."""
     return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)
@@ -135,10 +132,10 @@ def regime(
     return "snapped"
 
 
-def strained(
-    length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
+def broken_assumptions(
+    length: int | float, task: AnyTask, rule: Rule, stages: dict[str, float] | None
 ) -> Iterator[Row]:
-    """Yield the assumptions that a run strains."""
+    """Yield the assumptions that break down in a run."""
     overlap, tokens = starting_overlap(task)
     if overlap > OVERLAP:
         mean = "mean f_n.f_n' at the start"
@@ -154,7 +151,8 @@ def strained(
                 f"{stages['peak']:.2g} steps"
             )
             yield Row("largest change of a logit in a step", kick, 0.0, reason)
-        if rescaled.eta_z > 0 and (ratio := float(rescaled.eta_y / rescaled.eta_z)) < RATIO:
+        ratio = float(rescaled.eta_y / rescaled.eta_z) if rescaled.eta_z > 0 else math.inf
+        if ratio < RATIO:
             reason = (
                 f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = {ratio:.3g}, "
                 f"below {RATIO:g}"
@@ -163,7 +161,8 @@ def strained(
         if rule.has_inertia:
             reason = "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
             yield Row("momentum", getattr(rule, "mu", math.nan), 0.0, reason)
-        if (uneven := float(np.max(prior) / np.min(prior))) > 1 + EQUAL:
+        uneven = float(np.max(prior) / np.min(prior))
+        if uneven > 1 + EQUAL:
             reason = (
                 "equally likely classes (Theorem 1, Theorem 4, and times t / K): priors differ by "
                 f"a factor of up to {uneven:.3g}; each class has its own times, with 1 / prior in "
@@ -179,14 +178,14 @@ def strained(
         yield Row("T", length, 0.0, reason)
 
 
-def starting_overlap(task: Task) -> tuple[float, int]:
+def starting_overlap(task: AnyTask) -> tuple[float, int]:
     """Return the mean of f_n . f_n' over pairs of classes at zero weights, and tokens per class."""
     if isinstance(task, SymmetricTask):
-        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
-        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
-            jnp.ones(np.shape(task.rho))
-        )
-        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
+        # f_n . f_n' = sum rho^2 / (sum p^2 + sum rho^2): classes share their common tokens alone.
+        p, rho = jnp.asarray(task.p), jnp.asarray(task.rho)
+        distinct, common = float(task.sum_distinct(p**2)), float(task.sum_common(rho**2))
+        tokens = task.sum_distinct(jnp.ones(p.shape)) + task.sum_common(jnp.ones(rho.shape))
+        return common / (common + distinct), int(tokens)
     f = directions(task)
     pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
     return float(pairs), task.support.shape[1]

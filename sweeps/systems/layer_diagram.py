@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import math
 import sys
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -25,9 +24,9 @@ from odes.solver.posed import Rescaled, why_not_described
 from odes.symmetric import check_applicable, check_rule
 from odes.symmetric.state import SymmetricTask
 from odes.theory import error_message, named
-from sweeps.systems import yz
 from sweeps.systems.diagrams import Diagram, Line, Predictions, Regions, View
 from sweeps.systems.experiment import Experiment
+from sweeps.systems.reduction import NOISE, classes_of
 
 LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
@@ -39,7 +38,7 @@ class Region(enum.IntEnum):
     """The state of the attention at the end of a run."""
 
     NOT_LEARNED = 0
-    """The loss has not fallen to half its start: the decoder has hardly moved, or was lost."""
+    """The loss has not decreased to half its start: the decoder has hardly moved, or was lost."""
     SCANNING = 1
     """Learned, and the speed coefficient f . g has never been larger than at the end: the
     attention moves faster and faster (Theorem 1b, before the peak of gamma)."""
@@ -59,19 +58,17 @@ def winners(tokens: Any) -> Any:
 
 
 def classify(dataset: xr.Dataset) -> xr.DataArray:
-    """`Region` of each run of a sweep that recorded loss, speed and entropy over time, beginning
-    with the loss at step 0. The exponential of the entropy is the number of tokens that share the
-    attention."""
-    (loss, tokens), (loss_end, tokens_end) = (
-        (at["loss"], np.exp(at["entropy"]))
-        for at in (dataset.isel(time=step, drop=True) for step in (0, -1))
-    )
+    """Return the `Region` of each run of a sweep that recorded loss, speed and entropy over time,
+    from step 0."""
+    start, end = (dataset.isel(time=step, drop=True) for step in (0, -1))
     speed = dataset["speed"].mean("class")
     # A run that did not end well may have recorded nothing but NaN.
     rising = speed.argmax("time", skipna=False) == speed.sizes["time"] - 1
     codes = xr.where(rising, Region.SCANNING, Region.SNAPPED)
+    # exp(entropy) is the effective number of tokens that share the attention.
+    tokens, tokens_end = np.exp(start["entropy"]), np.exp(end["entropy"])
     codes = codes.where(~(tokens_end < winners(tokens)), Region.WINNER_TAKE_ALL)
-    codes = codes.where(loss_end < LEARNED * loss, Region.NOT_LEARNED)
+    codes = codes.where(end["loss"] < LEARNED * start["loss"], Region.NOT_LEARNED)
     codes = codes.where(dataset["status"] == Status.OK, Region.DIVERGED)
     return codes.transpose(*dataset["status"].dims).astype(np.int8).rename("region")
 
@@ -94,7 +91,7 @@ STAGES = {
     "snap": (r"steps = $t_0$", "--"),
 }
 """Labels and dashes of the lines on which a stage of the closed form ends at the last step."""
-NOISE = ("noise", r"noise: $\sigma(z) = \max(|z|, \sigma_1)$")
+NOISE_LINE = ("noise", r"noise: $\sigma(z) = \max(|z|, \sigma_1)$")
 TIES = ("unstable ties", r"unstable ties: $\sigma_u = 1$")
 OVERSHOOT = ("steps overshoot", r"steps overshoot: $\eta_Z h = 2 (1 + \mu)$")
 """In place of unstable ties at infinite T, where no noise breaks ties."""
@@ -105,7 +102,7 @@ LOGIT = "z_top_distinct"
 """The observable whose standard deviation is compared with its mean, to find where noise rules."""
 COARSE = 24
 """Approximate number of values of an axis at which the standard deviation is predicted."""
-TOGETHER = 64
+FLOWS_AT_ONCE = 64
 """Number of flows solved in lockstep; the stiffest one determines the number of solver steps."""
 
 
@@ -113,10 +110,10 @@ def best(plane: Any) -> str:
     """Return the name of the most exact theory that describes the runs of a sweep."""
     # Of the settings on a plane, only T determines which theories apply.
     layer, rule = plane.plane(next(plane.slices())).built
-    known = applicable(layer, rule, variants=True)
+    names = applicable(layer, rule, variants=True)
     # The reduced flow equals the matched one and is much cheaper.
     reduced = named("symmetric", _expands(plane))
-    return reduced if reduced in known else next(iter(known), "none")
+    return reduced if reduced in names else next(iter(names), "none")
 
 
 def predict(view: View) -> Predictions:
@@ -128,44 +125,49 @@ def predict(view: View) -> Predictions:
         for name, (text, dashes) in STAGES.items()
     ]
     levels = ("iso-lines of Theorem 4's B", "B = %.2g", closed["bound"])
-    stored = {name: closed[name].values.T for name in (*STAGES, "bound")}
-    arrays: dict[str, Any] = {"closed_form": stored}
+    arrays: dict[str, Any] = {
+        "closed_form": {name: closed[name].values.T for name in (*STAGES, "bound")}
+    }
     if not _has_noise(view):
         return Predictions(lines, {}, levels, arrays)
+
+    # Each point costs a backward pass, and the standard deviation varies slowly over the plane.
     coarse = {name: v[:: -(-len(v) // COARSE)] for name, v in view.plane.fields.items()}
-    tokens = _most_distinct(view.plane.first.built[0])
-    asked = {"theory": "spread", "record": (LOGIT, LOGIT + STD), "times": "end"}
-    axes = {**coarse, "seed": {"range": 1}}
-    spread = view.run(dataclasses.replace(view.plane, axes=axes, **asked), "spread")
-    noise = relative_noise(spread, winning_spread(tokens))
+    spread = dataclasses.replace(
+        view.plane,
+        axes={**coarse, "seed": {"range": 1}},
+        theory="spread",
+        record=(LOGIT, LOGIT + STD),
+        times="end",
+    )
+    scale = winning_spread(_most_distinct(view.plane.first.built[0]))
+    noise = relative_noise(view.run(spread, "spread"), scale)
     ties = tie_line(dataclasses.replace(view.plane, axes=coarse))
-    lines += [Line(*NOISE, noise, ("#c2185b", "-", 1.4)), *([ties] if ties else [])]
+    lines += [Line(*NOISE_LINE, noise, ("#c2185b", "-", 1.4)), *([ties] if ties else [])]
     for name, values in (("noise", noise), *([("ties", ties.values)] if ties else [])):
         arrays |= {name: values, **{f"{name}/{dim}": values[dim] for dim in values.dims}}
+
+    # A flow does not describe steps that pass the peak at once, or that make ties unstable.
     large = closed["first"] < 1
     if ties:
-        near = ties.values.reindex({dim: large[dim] for dim in large.dims}, method="nearest")
-        large = large | (near > 0)
-    return Predictions(lines, dict(_corrected(view, noise, large)), levels, arrays)
-
-
-def _corrected(
-    view: View, noise: xr.DataArray, large: xr.DataArray
-) -> Iterator[tuple[str, tuple[str, xr.DataArray]]]:
-    """Yield the regions of flows with noise, and with descent where steps are `large`. A theory
-    with seeds has both already."""
-    for name, each in view.maps.items():
-        if name == "simulation" or "share" in each:
+        nearest = ties.values.reindex({dim: large[dim] for dim in large.dims}, method="nearest")
+        large = large | (nearest > 0)
+    regions: dict[str, tuple[str, xr.DataArray]] = {}
+    for name, theory in view.maps.items():
+        # A theory with seeds has noise and steps already.
+        if name == "simulation" or "share" in theory:
             continue
-        region = each["region"]
+        region = theory["region"]
         if view.regions is REGIONS:
-            yield f"{name} with noise", ("with noise", with_noise(region, noise))
+            regions[f"{name} with noise"] = ("with noise", with_noise(region, noise))
         points = np.argwhere(large.transpose(*region.dims).values)
-        codes = view.solve(yz.NOISE, points, f"{name}-with-steps") if len(points) else None
+        codes = view.solve(NOISE, points, f"{name}-with-steps") if len(points) else None
         if codes is not None:
             stepped = region.copy()
             stepped.values[tuple(points.T)] = codes
-            yield f"{name} with steps where they are large", ("with large steps", stepped)
+            text = f"{name} with steps where they are large"
+            regions[text] = ("with large steps", stepped)
+    return Predictions(lines, regions, levels, arrays)
 
 
 def _has_noise(view: View) -> bool:
@@ -175,23 +177,25 @@ def _has_noise(view: View) -> bool:
         return False
     layer = run.built[0]
     # A single token has no competitor.
-    several = _most_distinct(layer) > 1
-    return several and (math.isinf(layer.length) or _expands(view.plane))
+    has_rivals = _most_distinct(layer) > 1
+    return has_rivals and (math.isinf(layer.length) or _expands(view.plane))
 
 
 def _expands(plane: Any) -> bool:
-    """Whether all lengths T of the plane are finite, and long enough for theory."""
+    """Return whether all lengths T of the plane are finite, and long enough for theory."""
     layer = plane.run.built[0]
-    axes = plane.varied.named.items()
-    varied = (plane.fields[name] for name, axis in axes if axis.path == ("problem", "length"))
+    lengths = (layer.length,)
+    for name, axis in plane.varied.named.items():
+        if axis.path == ("problem", "length"):
+            lengths = plane.fields[name]
     return all(
         math.isfinite(T) and error_message(finite_length.check_length, layer.classes, T) is None
-        for T in next(varied, (layer.length,))
+        for T in lengths
     )
 
 
 def _most_distinct(layer: dynsim.Layer) -> int:
-    """The largest number of distinct tokens of a class."""
+    """Return the largest number of distinct tokens of a class."""
     return int(np.asarray(layer.classes.distinct()).sum(1).max())
 
 
@@ -200,9 +204,9 @@ def relative_noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
     `LOGIT` over seeds. Where it is positive, noise decides which token wins."""
     mean, std = (dataset[name].mean("class") for name in (LOGIT, LOGIT + STD))
     ratio: xr.DataArray = xr.apply_ufunc(np.log, std / abs(mean).clip(min=scale))
-    others = [dim for dim in ratio.dims if dim in ("seed", "time")]
     # If the derivative along descent overflows, noise certainly decides.
-    return ratio.where(np.isfinite(ratio), np.log(sys.float_info.max)).mean(others)
+    ratio = ratio.where(np.isfinite(ratio), np.log(sys.float_info.max))
+    return ratio.mean([dim for dim in ratio.dims if dim in ("seed", "time")])
 
 
 def winning_spread(tokens: int) -> float:
@@ -210,25 +214,25 @@ def winning_spread(tokens: int) -> float:
     have a winner, exp(entropy) < `winners(tokens)`, in more than half of all cases."""
     logits = np.random.default_rng(0).normal(size=(4096, tokens))
 
-    def beyond(spread: float) -> float:
-        entropy = special.entr(special.softmax(spread * logits, axis=1)).sum(1)
+    def excess(std: float) -> float:
+        entropy = special.entr(special.softmax(std * logits, axis=1)).sum(1)
         return float(np.median(np.exp(entropy)) - winners(tokens))
 
-    root: Any = optimize.brentq(beyond, 0.0, 1e3)
+    root: Any = optimize.brentq(excess, 0.0, 1e3)
     return float(root)
 
 
-def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
+def with_noise(regions: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
     """Set regions of a noiseless theory to `WINNER_TAKE_ALL` where it learns and noise decides."""
-    near = noise.reindex({dim: areas[dim] for dim in areas.dims}, method="nearest")
-    learned = ~areas.isin((Region.NOT_LEARNED, Region.DIVERGED))
-    return areas.where(~(learned & (near > 0)), Region.WINNER_TAKE_ALL)
+    nearest = noise.reindex({dim: regions[dim] for dim in regions.dims}, method="nearest")
+    learned = ~regions.isin((Region.NOT_LEARNED, Region.DIVERGED))
+    return regions.where(~(learned & (nearest > 0)), Region.WINNER_TAKE_ALL)
 
 
 def closed_forms(plane: Any) -> dict[str, xr.DataArray]:
-    """Closed-form quantities over the plane of a sweep: `rise_end`, `peak` and `snap`, the times
-    t0', t_peak and t0 relative to the run's steps (Theorem 1b, Lemma 9); `bound`, Theorem 4's final
-    B; and `first`, t_peak in steps at the rate of the first one, without momentum.
+    """Return closed-form quantities over the plane of a sweep: `rise_end`, `peak` and `snap`, the
+    times t0', t_peak and t0 relative to the run's steps (Theorem 1b, Lemma 9); `bound`, Theorem 4's
+    final B; and `first`, t_peak in steps at the rate of the first one, without momentum.
 
     Theorem 4 assumes a single common token. With several, its C0 uses the most probable one alone,
     and `bound` is only a guide to the eye; with none it is NaN. Momentum multiplies the rates by
@@ -237,22 +241,23 @@ def closed_forms(plane: Any) -> dict[str, xr.DataArray]:
     axes = {dim.name: list(dim.axes[dim.name]) for dim in plane.dims}
     empty = xr.DataArray(np.nan, axes, tuple(axes))
     arrays = {name: empty.copy() for name in (*STAGES, "bound", "first")}
-    if why_not_described(plane.run.rule.build(), "the closed form") is None:
-        with precision("float64"):
-            # All runs of one task at once; the values of the other axes are arrays.
-            for chosen in plane.slices():
-                at = tuple(
-                    axes[dim.name].index(chosen[dim.name]) if dim.static else slice(None)
-                    for dim in plane.dims
-                )
-                for name, value in _closed_forms(plane.plane(chosen)).items():
-                    arrays[name].values[at] = value
+    if why_not_described(plane.run.rule.build(), "the closed form") is not None:
+        return arrays
+    with precision("float64"):
+        # All runs of one task at once; the values of the other axes are arrays.
+        for chosen in plane.slices():
+            index = tuple(
+                axes[dim.name].index(chosen[dim.name]) if dim.static else slice(None)
+                for dim in plane.dims
+            )
+            for name, value in _closed_forms(plane.plane(chosen)).items():
+                arrays[name].values[index] = value
     return arrays
 
 
-def _closed_forms(run: Experiment) -> Mapping[str, jax.Array | float]:
-    """The quantities of `closed_forms` for one task; rates and momentum may be arrays."""
-    task, steps, rule = yz.classes_of(run), run.steps, run.rule.build()
+def _closed_forms(run: Experiment) -> dict[str, Any]:
+    """Return `closed_forms` of one task; rates and momentum may be arrays."""
+    task, steps, rescaled = classes_of(run), run.steps, Rescaled.of(run.rule.build())
     assert steps is not None
     if isinstance(task, SymmetricTask):
         # Too large for a table. All classes are alike, so one of them is enough.
@@ -262,19 +267,18 @@ def _closed_forms(run: Experiment) -> Mapping[str, jax.Array | float]:
     else:
         probs = np.asarray(task.probs)[0]
         common, norm = probs[np.asarray(task.common())[0]], np.linalg.norm(probs)
-    rescaled = Rescaled.of(rule)
     rate = jnp.asarray(rescaled.rate)
     eta_y, eta_z = rate * jnp.asarray(rescaled.eta_y), rate * jnp.asarray(rescaled.eta_z)
     stages = decoder.stages(eta_y, task.K, task.M)
-    found: dict[str, Any] = {name: getattr(stages, name) / steps for name in STAGES}
+    values: dict[str, Any] = {name: getattr(stages, name) / steps for name in STAGES}
     # The first step has no momentum.
-    found["first"] = stages.peak * rate
+    values["first"] = stages.peak * rate
     if common.size:
         c0, share = growth.c0(norm / common.max(), task.K), task.K / task.num_queries
-        found["bound"] = growth.bound(
+        values["bound"] = growth.bound(
             steps, eta_y, eta_z, task.K, task.M, c0=c0, classes_per_query=share
         )
-    return found
+    return values
 
 
 def tie_line(plane: Any) -> Line | None:
@@ -290,13 +294,15 @@ def tie_line(plane: Any) -> Line | None:
     if not {axis.path for axis in plane.varied.named.values()} <= TIE_AXES:
         return None
     layer, rule = run.built
-    asked: dict[str, Any] = {"batch": run.batch, "length": layer.length}
-    endless = math.isinf(layer.length)
-    checked = (check_rule, rule) if endless else (check_applicable, rule, *asked.values())
-    if error_message(symmetric.symmetric_task, layer.classes) or error_message(*checked):
+    infinite_length = math.isinf(layer.length)
+    if infinite_length:
+        reason = error_message(check_rule, rule)
+    else:
+        reason = error_message(check_applicable, rule, run.batch, layer.length)
+    if error_message(symmetric.symmetric_task, layer.classes) or reason:
         return None
     reduced = symmetric.merged(symmetric.symmetric_task(layer.classes))
-    axes = {name: list(each) for name, each in plane.fields.items()}
+    axes = {name: list(values) for name, values in plane.fields.items()}
     shape = tuple(map(len, axes.values()))
     with precision("float64"):
         rules = jax.tree.map(
@@ -304,20 +310,20 @@ def tie_line(plane: Any) -> Line | None:
             plane.plane({}).rule.build().astype("float64"),
         )
 
-        def highest(rule: dynsim.Rule) -> Array:
-            if not endless:
-                return symmetric.instability(reduced, rule, steps=run.steps, **asked).max()
+        def largest_log(rule: dynsim.Rule) -> Array:
+            if not infinite_length:
+                options: dict[str, Any] = {"batch": run.batch, "length": layer.length}
+                return symmetric.instability(reduced, rule, steps=run.steps, **options).max()
+            overshoot = symmetric.overshoot(reduced, rule, steps=run.steps).max()
             # There is no attention at the first step.
-            most = symmetric.overshoot(reduced, rule, steps=run.steps).max()
-            return jnp.log(jnp.maximum(most, jnp.finfo(most.dtype).tiny))
+            return jnp.log(jnp.maximum(overshoot, jnp.finfo(overshoot.dtype).tiny))
 
-        solve = jax.jit(lambda rules: jax.lax.map(highest, rules, batch_size=TOGETHER))
+        solve = jax.jit(lambda rules: jax.lax.map(largest_log, rules, batch_size=FLOWS_AT_ONCE))
         values = np.asarray(solve(rules)).reshape(shape)
     # A flow that fails counts as beyond the line.
     values = np.where(np.isfinite(values), values, np.log(np.finfo(float).max))
-    return Line(
-        *(OVERSHOOT if endless else TIES), xr.DataArray(values, axes, tuple(axes)), ("C0", "-", 1.6)
-    )
+    name_and_text = OVERSHOOT if infinite_length else TIES
+    return Line(*name_and_text, xr.DataArray(values, axes, tuple(axes)), ("C0", "-", 1.6))
 
 
 DIAGRAM = Diagram(
@@ -329,7 +335,7 @@ DIAGRAM = Diagram(
         "symmetric-descent": "descent, T and batch infinite",
         "symmetric": "exact flow",
         "symmetric-finite-t": "flow at finite T",
-        yz.NOISE: "descent with noise",
+        NOISE: "descent with noise",
     },
     # Descent takes the steps of training, and is as fast as the flow.
     aliases={"symmetric": "symmetric-descent"},

@@ -8,17 +8,17 @@ from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
 from odes.theory import AnyTheory, Training, error_message
 from sweeps.language.describe import name_of
-from sweeps.systems import yz
 from sweeps.systems.base import System
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import BUILT_IN, GROUP
-from sweeps.systems.training import Simulation, check_runs
-from sweeps.systems.training import system as of_problem
+from sweeps.systems.reduction import layer_of
+from sweeps.systems.training import Simulation, check_runs, make_system
 
 BEST = "best"
 """Name that selects the first theory that describes the runs."""
 
-_KNOWN: dict[str, System] = {}
+_SYSTEMS: dict[str, System] = {}
+"""Systems that are registered or loaded in this process."""
 
 
 def register(system: System) -> None:
@@ -33,15 +33,17 @@ def register(system: System) -> None:
         >>> sweeps.register(registry.system("yz")._replace(name="my-layer"))
     """
     checks.kind("system", system, System)
-    taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
-    if taken or _KNOWN.get(system.name, system) is not system:
-        raise ValueError(f"system {system.name!r}: is already registered; choose another name")
-    _KNOWN[system.name] = _checked(system)
+    name = system.name
+    taken = name in BUILT_IN or name in plugins.entry_points(GROUP)
+    if taken or _SYSTEMS.get(name, system) is not system:
+        raise ValueError(f"system {name!r}: is already registered; choose another name")
+    _check_simulation(system)
+    _SYSTEMS[name] = system
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all systems, those of this project first."""
-    return tuple(dict.fromkeys((*BUILT_IN, *plugins.entry_points(GROUP), *_KNOWN)))
+    return tuple(dict.fromkeys((*BUILT_IN, *plugins.entry_points(GROUP), *_SYSTEMS)))
 
 
 def system(name: str) -> System:
@@ -50,21 +52,29 @@ def system(name: str) -> System:
     Raises:
         ValueError: if there is none, or if it cannot be loaded from its package.
     """
-    if name not in _KNOWN:
-        if checks.choice("system", name, names()) in BUILT_IN:
-            from sweeps.systems import built_in
+    if name in _SYSTEMS:
+        return _SYSTEMS[name]
+    if checks.choice("system", name, names()) in BUILT_IN:
+        from sweeps.systems import built_in
 
-            _KNOWN[name] = getattr(built_in, name)()
-        else:
-            found, described = plugins.load(GROUP, name), plugins.described(GROUP, name)
-            if isinstance(found, type) and issubclass(found, Problem):
-                found = of_problem(found(), name)
-            if not isinstance(found, System) or found.name != name:
-                raise ValueError(
-                    f"{described}: must be a dynsim.Problem, or a System of that name, is {found!r}"
-                )
-            _KNOWN[name] = _checked(found)
-    return _KNOWN[name]
+        _SYSTEMS[name] = getattr(built_in, name)()
+        return _SYSTEMS[name]
+    entry = plugins.load(GROUP, name)
+    if isinstance(entry, type) and issubclass(entry, Problem):
+        entry = make_system(entry(), name)
+    if not isinstance(entry, System) or entry.name != name:
+        where = plugins.described(GROUP, name)
+        raise ValueError(
+            f"{where}: must be a dynsim.Problem, or a System of that name, is {entry!r}"
+        )
+    _check_simulation(entry)
+    _SYSTEMS[name] = entry
+    return entry
+
+
+def _check_simulation(system: System) -> None:
+    if not system.theories.get("simulation"):
+        raise ValueError(f"system {system.name!r}: needs a theory called 'simulation'")
 
 
 def system_of(run: Experiment) -> System:
@@ -72,20 +82,21 @@ def system_of(run: Experiment) -> System:
     cls = type(run.problem)
     if cls.NAME in BUILT_IN and cls in system(cls.NAME).problems:
         return system(cls.NAME)
-    for each in _registered(cls):
-        if cls in each.problems:
-            return each
-    return of_problem(run.built[0], name_of(cls))
+    for registered in _registered(cls):
+        if cls in registered.problems:
+            return registered
+    return make_system(run.built[0], name_of(cls))
 
 
 def _registered(cls: type[Problem]) -> Iterator[System]:
-    """Yield the systems of other packages, starting with that of the class. A broken one causes a
-    warning."""
-    yield from list(_KNOWN.values())
-    own = cls.__module__.partition(".")[0]
-    points = plugins.entry_points(GROUP)
-    for name, point in points.items():
-        if point.value.partition(".")[0].partition(":")[0] == own:
+    """Yield the systems of this process, and those that the package of the class registers. A
+    broken one causes a warning."""
+    # A copy, because other threads may register more.
+    yield from list(_SYSTEMS.values())
+    package = cls.__module__.partition(".")[0]
+    for name, point in plugins.entry_points(GROUP).items():
+        # "package.module:object"
+        if point.value.partition(".")[0].partition(":")[0] == package:
             try:
                 yield system(name)
             except ValueError as error:
@@ -106,7 +117,7 @@ def theories(system: System) -> dict[str, AnyTheory]:
 def training_of(theory: AnyTheory, run: Experiment) -> Training:
     """Return a run, or many, as a theory describes it: one that reduces the problem also takes a
     task whose table would be too large."""
-    return run.training(None if theory.reduce is None else yz.layer_of(run))
+    return run.training(None if theory.reduce is None else layer_of(run))
 
 
 def check_run(theory: AnyTheory, run: Experiment) -> None:
@@ -122,39 +133,35 @@ def applicable(run: Experiment) -> tuple[dict[str, AnyTheory], dict[str, str]]:
     """
     known = {n: each for n, each in theories(system_of(run)).items() if not each.trains}
     reasons = {
-        n: error_message(check_run, each, run) for n, each in known.items() if not each.variant
+        name: error_message(check_run, theory, run)
+        for name, theory in known.items()
+        if not theory.variant
     }
-    found = {name: known[name] for name, why in reasons.items() if why is None}
+    describing = {name: known[name] for name, reason in reasons.items() if reason is None}
     for name in (WHOLE.name, NOISE.name):
-        if not found and name in known and error_message(check_run, known[name], run) is None:
-            found = {name: known[name]}
-    refused = {n: why.rpartition("does not apply: ")[2] for n, why in reasons.items() if why}
-    return found, refused
+        if not describing and name in known and error_message(check_run, known[name], run) is None:
+            describing = {name: known[name]}
+    # Tables name the theory already.
+    others = {
+        name: reason.rpartition("does not apply: ")[2] for name, reason in reasons.items() if reason
+    }
+    return describing, others
 
 
 def best(system: System, planes: Collection[Experiment]) -> str:
-    """Return the name of the first theory that describes all of the given runs.
+    """Return the name of the first theory that describes all of these runs.
 
     Raises:
         ValueError: if there is none, with the reason why the first one does not apply.
     """
-
-    def reason(theory: AnyTheory) -> str | None:
-        return next(filter(None, (error_message(check_run, theory, runs) for runs in planes)), None)
-
-    reasons = {
-        name: reason(each)
-        for name, each in theories(system).items()
-        if not (isinstance(each, Simulation) or each.variant)
-    }
-    for name, why in reasons.items():
-        if why is None:
+    reasons: list[str] = []
+    for name, theory in theories(system).items():
+        if isinstance(theory, Simulation) or theory.variant:
+            continue
+        errors = (error_message(check_run, theory, runs) for runs in planes)
+        reason = next(filter(None, errors), None)
+        if reason is None:
             return name
-    why = next(iter(reasons.values()), f"{system.name} has none")
-    raise ValueError(f"theory = {BEST!r}: no theory describes these runs; {why}")
-
-
-def _checked(system: System) -> System:
-    if not system.theories.get("simulation"):
-        raise ValueError(f"system {system.name!r}: needs a theory called 'simulation'")
-    return system
+        reasons.append(reason)
+    reason = reasons[0] if reasons else f"{system.name} has none"
+    raise ValueError(f"theory = {BEST!r}: no theory describes these runs; {reason}")

@@ -1,5 +1,5 @@
-"""The theories of a problem in sweeps: training, descent, and all that describe it; and the call of
-one of them in a compiled program."""
+"""The theories of a problem in sweeps: training, descent and flows; and a run of one of them inside
+a compiled program."""
 
 import dataclasses
 import functools
@@ -11,29 +11,32 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import KeyPath
+from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory, checks, decoding, train
+from dynsim import Problem, Rule, Trajectory, checks, decoding, train
 from dynsim.precision import DType, on_cpu
-from dynsim.problem.base import as_built
-from dynsim.problem.checks import table
+from dynsim.problem.build import as_built
 from dynsim.problem.memory import bytes_of
+from dynsim.problem.observables import table
 from dynsim.problem.train import drawn as batches_of
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import Table
-from dynsim.training.steps import Checkpoint
-from dynsim.trajectory import Static
+from dynsim.training.rule import UpdateRule
+from dynsim.trajectory import Static, Times
 from odes import hierarchy
 from odes.hierarchy import of_class
 from odes.theory import AnyTheory, Inapplicable, Training, describes_all, error_message
-from sweeps.systems.base import Labels, System, described
+from sweeps.systems.base import Labels, RecordEntries, System, docstring_labels
 
 DRAWN_AT_MOST = 2**24
 """Maximum bytes of one seed's batches to cache."""
 
 
-def divided(training: Training) -> tuple[Training, Training, Training]:
-    """Divide runs into the numbers that may differ between them, the arrays that they share, and
-    the rest, which is static, with 1 in place of each number.
+def partition(training: Training) -> tuple[Training, Training, Training]:
+    """Split runs into the numbers that vary between them, the arrays that they share, and the
+    static rest, in which 1 stands for each number.
 
     Numbers are those of the rule, fields of the problem annotated `float`, and floating-point
     scalars. They may be arrays that broadcast, one entry per run.
@@ -41,29 +44,31 @@ def divided(training: Training) -> tuple[Training, Training, Training]:
     problem = training.problem
     # A reduced problem has arrays alone.
     reals = {*decoding.reals(problem)} if isinstance(problem, Problem) else None
-    left_out = getattr(problem, "LEFT_OUT_AT_ZERO", ())
+    absent_at_zero = getattr(problem, "LEFT_OUT_AT_ZERO", ())
 
-    def kind(path: tuple[Any, ...], leaf: Any) -> str:
-        array = isinstance(leaf, jax.Array | np.ndarray)
-        if isinstance(leaf, bool) or not (array or isinstance(leaf, float | int | np.number)):
+    def kind(path: KeyPath, leaf: Any) -> str:
+        is_array = isinstance(leaf, jax.Array | np.ndarray)
+        # In Python, True is an integer.
+        if isinstance(leaf, bool) or not (is_array or isinstance(leaf, float | int | np.number)):
             return "static"
         if path[0].name == "rule":
             return "number"
         if reals is None:
             return "array"
         name = path_of(path[1:])
-        if name in left_out and not np.ndim(leaf) and leaf == 0:
+        # The program of exactly zero leaves a term out, so this zero is not an argument of it.
+        if name in absent_at_zero and not np.ndim(leaf) and leaf == 0:
             return "zero"
-        scalar = array and np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, np.floating)
-        if name in reals or scalar or isinstance(leaf, float):
+        is_scalar = is_array and np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, np.floating)
+        if name in reals or is_scalar or isinstance(leaf, float):
             return "number"
-        return "array" if array else "static"
+        return "array" if is_array else "static"
 
     kinds = jax.tree.map_with_path(kind, training)
-    numbers = eqx.filter(training, jax.tree.map(lambda each: each == "number", kinds))
-    arrays = eqx.filter(training, jax.tree.map(lambda each: each == "array", kinds))
-    stand_ins = {"number": lambda _: 1.0, "zero": lambda _: 0.0, "array": lambda _: None}
-    rest = jax.tree.map(lambda k, x: stand_ins.get(k, lambda _: x)(x), kinds, training)
+    numbers = eqx.filter(training, jax.tree.map(lambda kind: kind == "number", kinds))
+    arrays = eqx.filter(training, jax.tree.map(lambda kind: kind == "array", kinds))
+    stand_ins = {"number": 1.0, "zero": 0.0, "array": None}
+    rest = jax.tree.map(lambda kind, leaf: stand_ins.get(kind, leaf), kinds, training)
     return numbers, arrays, rest
 
 
@@ -76,54 +81,57 @@ def names_of_numbers(numbers: Training) -> list[str]:
         ValueError: for two numbers of one name, which a store could not tell apart.
     """
     fields = getattr(numbers.problem, "__dataclass_fields__", {})
-
-    def name(path: tuple[Any, ...]) -> str:
-        words = path_of(path[1:]).split(".")
-        if path[0].name != "rule":
-            return ".".join(words)
-        if words[0] == "eta" and words[-1] == "peak":
-            words = words[:-1]
-        found = ".".join(words[1:] if words[0] == "numbers" else words)
-        return f"rule.{found}" if found in fields else found
-
-    found: list[str] = []
+    names: list[str] = []
     for path, _ in jax.tree.leaves_with_path(numbers):
-        found.append(name(path))
-        if found[-1] in found[:-1]:
-            owner = type(getattr(numbers, path[0].name)).__name__
-            raise ValueError(f"{owner}: has two numbers named {found[-1]!r}")
-    return found
+        part, *words = path_of(path).split(".")
+        if part == "rule":
+            # As in settings: "eta" is the peak of its schedule, and a number of an optax rule has
+            # no prefix.
+            if words[0] == "eta" and words[-1] == "peak":
+                words = words[:-1]
+            if words[0] == "numbers":
+                words = words[1:]
+        name = ".".join(words)
+        if part == "rule" and name in fields:
+            name = f"rule.{name}"
+        if name in names:
+            owner = type(getattr(numbers, part)).__name__
+            raise ValueError(f"{owner}: has two numbers named {name!r}")
+        names.append(name)
+    return names
 
 
-def path_of(path: tuple[Any, ...]) -> str:
+def path_of(path: KeyPath) -> str:
     """Return the path of a leaf as text, such as "task.probs"."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 class Call(NamedTuple):
-    """What a compiled program computes: runs that differ in numbers, arrays and keys. Hashable.
+    """The static arguments of a compiled program, all hashable; its other arguments are numbers,
+    arrays and keys.
 
     Attributes:
         theory: the theory, or training, that computes the runs.
-        rest: the static rest of the runs, with 1 in place of each number.
+        rest: the static rest of the runs, as `partition` returns it.
         times: optimiser steps at which to record, or their number if the run chooses them.
-        record: names of observables, or named functions.
+        record: observables.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as in `dynsim.train`, for theories whose runs can resume.
         draws: whether the runs of a seed share data that `draw` returns.
-        spread: (rule, number) -> that many recording steps up to the end, for such rules.
+        spread: function (rule, number) -> that many recording steps up to the end, for a rule that
+            determines when its run ends.
     """
 
     theory: AnyTheory
     rest: Static
     times: tuple[int, ...] | int
-    record: tuple[Any, ...]
+    record: RecordEntries
     dtype: DType
     rtol: float | None = None
     draws: bool = False
     checkpoint: Checkpoint | bool = False
-    spread: Callable[[Any, int], Any] | None = None
+    spread: Callable[[Rule, int], ArrayLike] | None = None
 
     @property
     def num_times(self) -> int:
@@ -136,10 +144,15 @@ class Call(NamedTuple):
         """Compute a run."""
         training = eqx.combine(numbers, arrays, self.rest.tree)
         with as_built():
+            if isinstance(self.times, int):
+                assert self.spread is not None
+                times = jnp.rint(jnp.asarray(self.spread(training.rule, self.times)))
+            else:
+                times = np.asarray(self.times)
             return self.theory.run(
                 training,
                 key,
-                self._times(training.rule),
+                times,
                 record=self.record,
                 dtype=self.dtype,
                 rtol=self.rtol,
@@ -151,12 +164,6 @@ class Call(NamedTuple):
         """Draw the data that the runs of one seed share, whatever their numbers."""
         return self.theory.draw(eqx.combine(arrays, self.rest.tree), key)
 
-    def _times(self, rule: Any) -> Any:
-        if not isinstance(self.times, int):
-            return np.asarray(self.times)
-        assert self.spread is not None
-        return jnp.rint(jnp.asarray(self.spread(rule, self.times)))
-
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
@@ -164,8 +171,8 @@ class Runs:
 
     Attributes:
         training: the runs, whose numbers are arrays that broadcast.
-        numbers, arrays: parts of them as the theory takes them: those that differ, and those that
-            all runs share.
+        numbers, arrays: what varies between runs and the arrays that they share, of the problem as
+            the theory reduces it.
         call: the program.
     """
 
@@ -177,10 +184,10 @@ class Runs:
     @property
     def bytes_per_run(self) -> int:
         """An estimate of the memory of a run."""
-        _, arrays, rest = divided(self.training)
-        call = self.call
-        one = eqx.combine(arrays, rest)
-        return call.theory.bytes_per_run(one, call.num_times, call.record, call.dtype)
+        call, (_, arrays, rest) = self.call, partition(self.training)
+        # A run whose numbers are all 1, as memory does not depend on them.
+        training = eqx.combine(arrays, rest)
+        return call.theory.bytes_per_run(training, call.num_times, call.record, call.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,14 +211,14 @@ class Simulation(AnyTheory):
         return table(problem)
 
     def check(
-        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+        self, problem: Problem, rule: UpdateRule, batch: float = math.inf, steps: int | None = None
     ) -> None:
         """Raise `ValueError` with the reason why a run cannot be trained in this way."""
         if reason := self.why_not(problem, rule, batch, steps):
             raise ValueError(reason)
 
     def bytes_per_run(
-        self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
+        self, training: Training, times: int, record: RecordEntries, dtype: DType
     ) -> int:
         """Return the bytes for copies of the weights, batch and shared data."""
         del times, record
@@ -219,27 +226,29 @@ class Simulation(AnyTheory):
 
     def draws(self, training: Training) -> bool:
         """Return whether all runs of a seed have a pool of examples, or see the same batches."""
-        return training.problem.has("prepare") or not _has_numbers(training)
+        numbers, _, _ = partition(training)
+        # Batches may depend on any number of the problem.
+        return training.problem.has("prepare") or not jax.tree.leaves(numbers.problem)
 
     def draw(self, training: Training, key: PRNGKeyArray) -> PyTree:
-        """Draw what the runs of a seed share: the arrays of `Problem.prepare`, or all batches.
-        The latter only on a CPU, where small tiles would draw them again and again."""
+        """Draw what the runs of a seed share: the arrays of `Problem.prepare`, or all batches."""
         problem, steps, batch = training.problem, training.steps, training.batch
         if problem.has("prepare"):
             with jax.enable_x64(False):
                 return {"shared": problem.prepare(key)[1]}
+        # On a CPU, small tiles would draw the same batches again and again.
         if steps is None or math.isinf(batch) or not on_cpu():
             return None
         draw = functools.partial(batches_of, problem, key, steps, int(batch))
         leaves = jax.tree.leaves(jax.eval_shape(draw))
-        needed = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-        return {"data": draw()} if needed <= DRAWN_AT_MOST else None
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        return {"data": draw()} if size <= DRAWN_AT_MOST else None
 
     def run(
         self,
         training: Training,
         key: PRNGKeyArray,
-        times: Any,
+        times: Times,
         *,
         rtol: float | None = None,
         drawn: Mapping[str, PyTree] | None = None,
@@ -261,7 +270,7 @@ class Simulation(AnyTheory):
 
 @dataclasses.dataclass(frozen=True)
 class Descent(Simulation):
-    """Training at infinite batch. `at` maps the problem to the one to train."""
+    """Training at infinite batch of the problem `at(problem)`."""
 
     name: str = "descent"
     title: str = "descent, batch infinite"
@@ -272,7 +281,7 @@ class Descent(Simulation):
     trains: ClassVar[bool] = False
 
     def why_not(
-        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+        self, problem: Problem, rule: UpdateRule, batch: float = math.inf, steps: int | None = None
     ) -> str | None:
         """Return why the problem has no population loss."""
         return error_message(lambda: self.at(problem).check_population())
@@ -281,72 +290,62 @@ class Descent(Simulation):
         """Return False: there are no batches."""
         return False
 
-    def run(self, training: Training, key: PRNGKeyArray, times: Any, **options: Any) -> Trajectory:
+    def run(
+        self, training: Training, key: PRNGKeyArray, times: Times, **options: Any
+    ) -> Trajectory:
         """Descend the population loss."""
         problem = self.at(training.problem)
-        whole = Training(problem, training.rule, math.inf, training.steps)
-        return super().run(whole, key, times, **options)
+        population = Training(problem, training.rule, math.inf, training.steps)
+        return super().run(population, key, times, **options)
 
 
+# A function with a name, unlike a lambda, can be part of the key of a program on disk.
 def _at_infinite_length(problem: Any) -> Problem:
     return dataclasses.replace(problem, length=math.inf)
 
 
-def of_infinite_length(found: Mapping[str, AnyTheory]) -> Mapping[str, AnyTheory]:
+def of_infinite_length(theories: Mapping[str, AnyTheory]) -> dict[str, AnyTheory]:
     """Replace descent by that of infinitely long sequences."""
-    descent: Any = found["descent"]
-    return {**found, "descent": dataclasses.replace(descent, at=_at_infinite_length)}
+    descent = dataclasses.replace(theories["descent"], at=_at_infinite_length)
+    return {**theories, "descent": descent}
 
 
-def theories_of(problem: Problem, at_once: int = 16, resumes: bool = True) -> dict[str, AnyTheory]:
-    """Return training and the theories of a problem, by name."""
-    shared = {"at_once": at_once, "resumes": resumes}
-    found: dict[str, AnyTheory] = {"simulation": Simulation(**shared)}
-    if problem.has("population_loss"):
-        found["descent"] = Descent(**shared)
-    known = of_class(type(problem)).items()
-    return found | {name: each for name, each in known if each.reads(problem)}
-
-
-MOST_ASKED = 1000
+MOST_CHECKED = 1000
 """Maximum number of runs to check individually with a theory."""
 
 
 def check_runs(theory: AnyTheory, runs: Training) -> None:
     """Raise `ValueError` if a theory does not describe all of the runs, whose numbers may be
     arrays that broadcast."""
-    given = runs.batch, runs.steps
+    batch, steps = runs.batch, runs.steps
     try:
-        each = [runs] if theory.why_not(runs.problem, runs.rule, *given) else []
+        if not theory.why_not(runs.problem, runs.rule, batch, steps):
+            return
+        doubtful = iter([runs])
     except Exception:
-        # Numbers of axes are arrays, for which `if problem.a > 1` would be ambiguous.
-        each = _single(runs)
+        # For numbers that are arrays, `if problem.a > 1` is ambiguous.
+        doubtful = _one_by_one(runs)
     with checks.code_of_user(f"theory {theory.name!r}, inapplicable"):
-        for one in each:
-            theory.check(one.problem, one.rule, *given)
+        for run in doubtful:
+            theory.check(run.problem, run.rule, batch, steps)
 
 
-def _single(runs: Training) -> Iterator[Training]:
-    """Yield runs one by one, with scalars. Of very many, only the first, the last and some between
-    them."""
-    numbers, arrays, rest = divided(runs)
+def _one_by_one(runs: Training) -> Iterator[Training]:
+    """Yield runs with scalars; of very many, only the first, the last and some between them."""
+    numbers, arrays, rest = partition(runs)
     shape = np.broadcast_shapes(*map(np.shape, jax.tree.leaves(numbers)))
     size = math.prod(shape)
-    for place in np.unique(np.linspace(0, size - 1, min(size, MOST_ASKED)).astype(int)):
-        at = jax.tree.map(lambda x, i=place: np.broadcast_to(x, shape).flat[i].item(), numbers)
-        yield eqx.combine(at, arrays, rest)
+    for i in np.unique(np.linspace(0, size - 1, min(size, MOST_CHECKED)).astype(int)):
+        scalars = jax.tree.map(lambda x, i=i: np.broadcast_to(x, shape).flat[i].item(), numbers)
+        yield eqx.combine(scalars, arrays, rest)
 
 
-def _has_numbers(training: Training) -> bool:
-    return bool(jax.tree.leaves(divided(training)[0].problem))
-
-
-def system(
+def make_system(
     problem: Problem,
     name: str,
     *,
     problems: tuple[type[Problem], ...] = (),
-    theories: Callable[[Mapping[str, AnyTheory]], Mapping[str, AnyTheory]] = lambda found: found,
+    theories: Callable[[dict[str, AnyTheory]], dict[str, AnyTheory]] = lambda known: known,
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     at_once: int = 16,
     resumes: bool = True,
@@ -365,12 +364,22 @@ def system(
         resumes: whether training can save a checkpoint and resume from it.
         **options: further fields of `System`.
     """
+    shared, built_in = {"at_once": at_once, "resumes": resumes}, of_class(type(problem))
+    known: dict[str, AnyTheory] = {"simulation": Simulation(**shared)}
+    if problem.has("population_loss"):
+        known["descent"] = Descent(**shared)
+    # A theory that needs more than a run has, such as an option of its solver, is left out.
+    known |= {name: theory for name, theory in built_in.items() if theory.reads(problem)}
 
+    # Looked up on demand, because that imports packages.
     def registered() -> dict[str, AnyTheory]:
-        built_in, every = of_class(type(problem)), hierarchy.theories(problem).items()
-        return {n: each for n, each in every if n not in built_in and each.reads(problem)}
+        every = hierarchy.theories(problem).items()
+        return {name: each for name, each in every if name not in built_in and each.reads(problem)}
 
-    labels = labels._replace(about={**described(problem), **labels.about})
-    found = theories(theories_of(problem, at_once, resumes))
-    known = {"labels": labels, "more": registered, "like": problem, **options}
-    return System(name, problems or (type(problem),), found, **known)
+    fields: dict[str, Any] = {
+        "labels": labels._replace(about={**docstring_labels(problem), **labels.about}),
+        "more": registered,
+        "like": problem,
+        **options,
+    }
+    return System(name, problems or (type(problem),), theories(known), **fields)

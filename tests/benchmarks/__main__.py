@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=(), help="waits: rows, by how they begin")
     asked = parser.parse_args()
     # Before the import of libraries that read this environment.
-    cli.tell()
+    cli.set_environment()
     from sweeps.runner import cluster
 
     cluster.use_all_cores()

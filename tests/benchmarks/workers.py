@@ -16,14 +16,14 @@ import jax
 import numpy as np
 
 import sweeps
-from sweeps.runner import cluster, driver, tiles
-from sweeps.runner.agreement import Agreement
+from sweeps.runner import cluster, driver, tiles, worker
+from sweeps.runner.agreement import ProgramCheck
+from sweeps.runner.config import create
+from sweeps.runner.fit import layout_of
 from sweeps.runner.program.identity import Identity
-from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Variable
 from sweeps.runner.store.store import Store
-from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment
 from tests.benchmarks.kills import same
 from tests.benchmarks.timing import seconds
@@ -59,7 +59,7 @@ class Killing(Executor):
 
     def _look(self, future: Future) -> None:
         answer = None if future.cancelled() or future.exception() else future.result()
-        if not isinstance(answer, driver.Done):
+        if not isinstance(answer, worker.Done):
             return
         self.done += 1
         self.names.add(answer.worker)
@@ -130,7 +130,7 @@ def balance(folder: Path) -> Iterator[str]:
         warm = [executor.submit(paused, job, -i) for i in range(1, 4 * WORKERS)]
         for future in warm:
             future.result()
-        took = seconds(lambda: driver.work_off(executor, store, job, _agreement(store)))
+        took = seconds(lambda: _compute(executor, store, job))
     with ThreadPoolExecutor(WORKERS) as threads:
         shares = seconds(lambda: list(threads.map(_share, range(WORKERS))))
     yield (
@@ -139,33 +139,36 @@ def balance(folder: Path) -> Iterator[str]:
     )
 
 
-def paused(job: driver.Job, number: int) -> driver.Done:
+def paused(job: worker.SweepJob, number: int) -> worker.Done:
     marker = Path(job.address + ".slow")
     try:
         marker.touch(exist_ok=False)
-        marker.write_text(driver.name())
+        marker.write_text(worker.worker_name())
     except FileExistsError:
         pass
-    time.sleep(PAUSE * (SLOW if marker.read_text() == driver.name() else 1))
-    return driver.Done(driver.name(), 1, 0)
+    time.sleep(PAUSE * (SLOW if marker.read_text() == worker.worker_name() else 1))
+    return worker.Done(worker.worker_name(), 1, 0)
 
 
 @contextlib.contextmanager
-def instead(compute: Callable[..., driver.Done]) -> Iterator[None]:
+def instead(compute: Callable[..., worker.Done]) -> Iterator[None]:
     """Let the driver call `compute`, which stores no chunks, and treat all chunks as stored after
     the first look."""
     own, done, asked = driver.compute, Store.done, iter([False])
-    check = driver._check_program
+    check = ProgramCheck.check_worker
 
     def stored(self: Store) -> np.ndarray:
         return np.full(self.layout.num_chunks, next(asked, True))
 
+    def unchecked(self: ProgramCheck, worker: str, number: int) -> None:
+        pass
+
     driver.compute, Store.done = compute, stored
-    driver._check_program = lambda *_: None
+    ProgramCheck.check_worker = unchecked
     try:
         yield
     finally:
-        driver.compute, Store.done, driver._check_program = own, done, check
+        driver.compute, Store.done, ProgramCheck.check_worker = own, done, check
 
 
 def _share(k: int) -> None:
@@ -195,16 +198,17 @@ def feed(folder: Path) -> Iterator[str]:
     store, job = _empty(folder / "feed", EMPTY)
     with instead(nothing), cluster.executor(f"local:{WORKERS}") as executor:
         executor.submit(nothing, job, 0).result()
-        took = seconds(lambda: driver.work_off(executor, store, job, _agreement(store)))
+        took = seconds(lambda: _compute(executor, store, job))
     yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"
 
 
-def _agreement(store: Store) -> Agreement:
-    return Agreement(store, Identity(sweep(), "cpu"), tiles.mesh(), {})
+def _compute(executor: Executor, store: Store, job: worker.SweepJob) -> None:
+    check = ProgramCheck(store, Identity(sweep(), "cpu"), tiles.mesh(), {})
+    driver.Workers(executor, job, sweep()).compute(store, store.done(), check)
 
 
-def nothing(job: driver.Job, number: int) -> driver.Done:
-    return driver.Done(driver.name(), 1, 0)
+def nothing(job: worker.SweepJob, number: int) -> worker.Done:
+    return worker.Done(worker.worker_name(), 1, 0)
 
 
 def resume(folder: Path) -> Iterator[str]:
@@ -225,14 +229,14 @@ def _many(chunks: int) -> Sweep:
     )
 
 
-def _empty(path: Path, chunks: int) -> tuple[Store, driver.Job]:
+def _empty(path: Path, chunks: int) -> tuple[Store, worker.SweepJob]:
     wanted = _many(chunks)
     variables = {
         name: Variable((), (), np.dtype(kind))
         for name, kind in (("loss", "float32"), ("first_bad_step", "int32"), ("status", "int8"))
     }
     store = create(str(path), wanted, layout_of(wanted.dims, 1), variables)
-    return store, driver.job(Identity(wanted, "cpu"), store.place, None)
+    return store, driver.job_of(Identity(wanted, "cpu"), store.storage, None)
 
 
 def _stored(out: Path) -> int:

@@ -38,7 +38,7 @@ def main() -> None:
         measure.measure(asked.only, asked.small, asked.minutes)
         return
     # Before the import of Equinox, which would otherwise let solvers call the host.
-    cli.tell()
+    cli.set_environment()
     from tests.devices import check
 
     try:

@@ -86,7 +86,7 @@ def work(
     number = int(begun.read_text())
     # Before libraries are imported that read this environment.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/{number}"
-    cli.tell()
+    cli.set_environment()
     for name, seconds in [*parts.items()][number:]:
         if (left := until - time.time()) <= 0:
             break

@@ -81,7 +81,7 @@ def map_(small: bool) -> Lines:
     sweep = Sweep(TRAINING, maps.plane(side, 1.0), record=("loss", "entropy"))
     mesh = tiles.mesh()
     estimate = sweep.runs({}).bytes_per_run
-    tile = tiles.default_tile(estimate, sweep.method, mesh.devices.flat[0])
+    tile = fit.default_tile(estimate, sweep.method, mesh.devices.flat[0])
     yield f"{side} x {side} runs of {STEPS} steps, {estimate} bytes each by estimate: tile {tile}"
     began = time.perf_counter()
     with precision(sweep.dtype):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import SHARPNESS
-from dynsim.training.steps import Checkpoint
 from odes.theory import AnyTheory
 from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep

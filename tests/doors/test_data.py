@@ -17,11 +17,11 @@ import odes
 import sweeps
 from dynsim import LanguageModel, Text, TextFile, TextFolder, numeric
 from dynsim.classes import corpus, estimate_classes, load_corpus, synthetic_corpus
-from dynsim.classes.task import owned
+from dynsim.classes.overlap import owned
 from dynsim.classes.tasks import TaskTable
 from dynsim.decoding import Share
 from dynsim.problem.base import FullBatch
-from dynsim.transformer.model import Transformer
+from dynsim.transformer.network import Transformer
 from dynsim.yz import sampling
 from dynsim.yz.model import Examples
 from tests.doors import refuses

@@ -15,7 +15,7 @@ import odes
 from dynsim import schedules
 from dynsim.classes.tasks import syn
 from dynsim.joma import Hidden, Joint
-from dynsim.qkv import Embedded
+from dynsim.qkv.model import Embedded
 from odes import Tolerances, predictions, symmetric, two_stage
 from odes.qkv import FACTORS
 from odes.qkv import FACTORS_FINITE as FACTORS_OF_LENGTH

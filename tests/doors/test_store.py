@@ -23,7 +23,7 @@ from sweeps import StoreError, Sweep, cli, output
 from sweeps.commands.views import diagrams, live
 from sweeps.commands.views.content import content
 from sweeps.commands.views.outlines import outlines
-from sweeps.runner import driver
+from sweeps.runner import worker
 from sweeps.runner.store import manifest, sha
 from sweeps.runner.store.arrays import checksum
 from sweeps.runner.store.store import Store
@@ -402,11 +402,11 @@ def test_a_worker_imports_nothing_that_a_store_names(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     store = Store.open(out)
-    job = driver.Job(str(out), store.fingerprint, 2, store=store.id)
+    job = worker.SweepJob(str(out), store.fingerprint, 2, store=store.id)
     run = {"task": "evil_module:task", "steps": 2, "length": 8, "batch": 4}
     said(lambda a: a["config"].update(run=run))(out)
-    found = driver.compute(job, 0)
-    assert isinstance(found, driver.Failed)
+    found = worker.compute(job, 0)
+    assert isinstance(found, worker.Failed)
     assert "contains another sweep here" in found.reason
     assert "evil_module" not in sys.modules
     assert not Path("evil").exists()
@@ -503,7 +503,7 @@ def test_a_file_of_a_diagram_that_is_none_is_an_error(
     monkeypatch.setattr(output, "MOST_READ", 2**20)
     readers = {
         "phase.json": lambda folder: outlines(folder, ("x", "y")),
-        "phase.npz": lambda folder: diagrams._map(folder, "simulation"),
+        "phase.npz": lambda folder: diagrams._read_map(folder, "simulation"),
         "phase-boundary.nc": lambda folder: outlines(folder, ("x", "y")),
     }
     for name, read in readers.items():
@@ -517,4 +517,4 @@ def test_links_of_a_folder_to_itself_are_not_followed(good: Path, tmp_path: Path
     shutil.copytree(good, tmp_path / "simulation")
     for name in "ab":
         (tmp_path / name).symlink_to(tmp_path)
-    assert diagrams._sweeps(tmp_path) == [tmp_path / "simulation"]
+    assert diagrams._stores(tmp_path) == [tmp_path / "simulation"]

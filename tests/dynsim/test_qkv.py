@@ -12,8 +12,8 @@ from scipy import stats
 
 import dynsim
 from dynsim import QKV
-from dynsim import qkv as embedded
-from dynsim.qkv import Embedded
+from dynsim.qkv import model as embedded
+from dynsim.qkv.model import Embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 from tests.systems import layers

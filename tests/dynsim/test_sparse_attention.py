@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.problem.base import narrowed
+from dynsim.problem.build import narrowed
 from dynsim.sparse_attention import Scored
 
 TASK = dynsim.Retrieval(7, 5, B=3, p=0.2)

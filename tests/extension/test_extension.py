@@ -27,7 +27,7 @@ HERE = str(Path(__file__).parent)
 def _installed(monkeypatch):
     def forget():
         packages.forget()
-        registry._KNOWN.pop("toy", None)
+        registry._SYSTEMS.pop("toy", None)
 
     monkeypatch.syspath_prepend(HERE)
     forget()
@@ -91,7 +91,7 @@ def test_its_system_adds_rows_to_explain(monkeypatch):
 
     # And may bring the prediction itself.
     toy = registry.system("toy")._replace(predict=predict)
-    monkeypatch.setitem(registry._KNOWN, "toy", toy)
+    monkeypatch.setitem(registry._SYSTEMS, "toy", toy)
     found = sweeps.explain("toy", eta=0.5, curvature=0.5, steps=2)
     assert (found.theory, found.applicable) == ("mine", {})
     assert found["loss at the end"][1:3] == (0.5, 0)

@@ -12,8 +12,8 @@ import dynsim
 import odes
 from dynsim.problem.train import started
 from odes.batch_noise import noise_record_of
+from odes.batch_noise.modified import GradientInputs, Path
 from odes.batch_noise.noise import Noise
-from odes.batch_noise.paths import GradientInputs, Path
 from tests.odes.problems import Example
 from tests.odes.test_batch_noise import ROOT, START, Bowl, H
 

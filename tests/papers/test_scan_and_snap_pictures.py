@@ -211,7 +211,8 @@ def test_finite_size_trains_at_the_rates_of_each_rule():
             point = sweep.point({"eta_z": rates[-1], "batch": 32})
             rule = point.rule.build()
             assert (point.steps, point.problem.length, point.batch) == (7, 9, 32)
-            assert rule.eta == pytest.approx({"y": ratio * rates[-1], "z": rates[-1]})
+            eta = {name: schedule.peak for name, schedule in rule.eta.items()}
+            assert eta == pytest.approx({"Y": ratio * rates[-1], "Z": rates[-1]})
             assert [*sweep.fields["eta_z"]] == pytest.approx(rates)
             assert tuple(sweep.fields["batch"]) == (32, 128)
         assert len(training.fields["seed"]) == 4

@@ -28,7 +28,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps import cli
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, Offer
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, CommandOptions
 from sweeps.language.fields import LanguageError, is_number
 from sweeps.runner.config import config_of
 from sweeps.runner.spec import Sweep, from_table
@@ -100,7 +100,7 @@ spaced = st.one_of(
 
 def names_of(problem):
     """Settings of a run, by their paths and the ends of these, and some that there are not."""
-    ends = dict.fromkeys(end for each in SETTINGS[problem] for end in each.ends)
+    ends = dict.fromkeys(end for each in SETTINGS[problem] for end in each.suffixes)
     return (*ends, "T", "lr", "magic")
 
 
@@ -173,9 +173,9 @@ WORDS_OF_COMMANDS = (
 
 def options_of(name, problem):
     """Options of a command, and settings of its runs, and some that there are not."""
-    offered = Offer.of(name, problem)
-    settings = names_of(problem or "yz") if offered.run else ()
-    return (*offered.options, *settings, "magic", "num_times")
+    options = CommandOptions.of(name, problem)
+    settings = names_of(problem or "yz") if options.has_run else ()
+    return (*options.fields, *settings, "magic", "num_times")
 
 
 OPTIONS = {

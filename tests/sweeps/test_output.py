@@ -13,7 +13,7 @@ from scipy import stats
 
 from sweeps import cli, output
 from sweeps.output import cells, drawing
-from sweeps.runner import tiles
+from sweeps.runner import fit
 from sweeps.studies import options
 
 
@@ -68,7 +68,7 @@ def test_a_tile_is_the_least_power_of_two_that_holds_the_grid(seeds, points, siz
     allowed = [each for each in powers if each <= size]
     few = min((each for each in allowed if each >= points), default=allowed[-1])
     left = [each for each in powers if each <= size / few]
-    assert tiles.tile_shape(seeds, points, size) == (
+    assert fit.tile_shape(seeds, points, size) == (
         min((each for each in left if each >= seeds), default=left[-1]),
         few,
     )

@@ -72,14 +72,14 @@ def traced(name):
 @functools.cache
 def found(name):
     made = traced(name)
-    return traces.form(made), made.lower().as_text()
+    return traces.jaxpr_fingerprint(made), made.lower().as_text()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_is_traced_again_has_the_same_form(name):
     form, _ = found(name)
     assert form is not None
-    again = traces.form(traced(name))
+    again = traces.jaxpr_fingerprint(traced(name))
     assert (again, hash(again)) == (form, hash(form))
 
 
@@ -94,7 +94,7 @@ def test_options_of_jax_that_are_read_later_belong_to_the_form():
     """Random bits are made in another way where arrays are divided among devices."""
     with jax.threefry_partitionable(not jax.config.values["jax_threefry_partitionable"]):
         other = traced("drawn")
-    assert traces.form(other) != found("drawn")[0]
+    assert traces.jaxpr_fingerprint(other) != found("drawn")[0]
 
 
 SQUARE = np.random.default_rng(0).normal(size=(5, 4, 4)).astype("float32")
@@ -134,7 +134,7 @@ def matrices_per_call(program):
 def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name):
     batch = jax.vmap(CALLS[name])
     traced = jax.jit(batch).trace(POSITIVE)
-    one = traces.unbatched(traced, POSITIVE)
+    one = traces.unbatch_lapack(traced, POSITIVE)
     before, after = (matrices_per_call(each.lower()) for each in (traced, one))
     assert max(before) > 1
     assert max(after) == 1
@@ -147,7 +147,7 @@ def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name):
 def test_programs_that_call_lapack_for_one_matrix_at_most_stay(name):
     functions = {"sine": jnp.sin, "one matrix": lambda x: jnp.linalg.inv(x[0]), "fft": jnp.fft.fft}
     traced = jax.jit(functions[name]).trace(POSITIVE)
-    assert traces.unbatched(traced, POSITIVE) is traced
+    assert traces.unbatch_lapack(traced, POSITIVE) is traced
 
 
 def test_all_operations_of_lapack_are_known():

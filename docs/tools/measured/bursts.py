@@ -164,7 +164,7 @@ def markdown() -> str:
         "central flow off",
         "variance over predicted",
     )
-    return "\n".join(output.markdown_table(head, map(row, progress.each(SEEDS, "network"))))
+    return "\n".join(output.markdown_table(head, map(row, progress.track(SEEDS, "network"))))
 
 
 if __name__ == "__main__":

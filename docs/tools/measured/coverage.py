@@ -105,7 +105,7 @@ def markdown() -> str:
     """Return a table of the settings, and the share of those whose prediction covers the truth."""
     rows: list[tuple[str, ...]] = []
     covered: dict[str, int] = dict.fromkeys(NAMES, 0)
-    for number, (rule, batch, starts) in progress.each(tuple(enumerate(SETTINGS)), "setting"):
+    for number, (rule, batch, starts) in progress.track(tuple(enumerate(SETTINGS)), "setting"):
         keys = jax.random.split(jax.random.key(number), KEYS)
         for name, found in measured(RULES[rule], batch, starts, keys).items():
             covered[name] += int((abs(found.distance) <= ERRORS).sum())

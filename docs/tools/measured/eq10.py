@@ -81,7 +81,7 @@ def eq10_errors(K: int, overlap: float) -> Eq10Errors:
 def overlap() -> Iterator[tuple[str, ...]]:
     """Yield the errors of Eq. 10 over the number of classes and their overlap."""
     cases = tuple(itertools.product(CLASSES, OVERLAPS))
-    for K, rho in progress.each(cases, "case", lambda case: f"K={case[0]}, overlap={case[1]}"):
+    for K, rho in progress.track(cases, "case", lambda case: f"K={case[0]}, overlap={case[1]}"):
         # The last error, finite_m_paper, has no column.
         errors = (f"{100 * error:.2g} %" for error in eq10_errors(K, rho)[:-1])
         yield str(K), f"{rho:g}", *errors

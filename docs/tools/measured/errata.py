@@ -37,7 +37,7 @@ Numbers = Mapping[str, SupportsFloat]
 def markdown() -> str:
     """Return the page of errata, with every number computed in float64."""
     with precision("float64"):
-        named = progress.each(ERRATA, "erratum", lambda erratum: erratum.__name__)
+        named = progress.track(ERRATA, "erratum", lambda erratum: erratum.__name__)
         found = {erratum.__name__: erratum() for erratum in named}
     numbers = {f"{name}.{key}": n for name, own in found.items() for key, n in own.items()}
     return TEXT.read_text() % numbers

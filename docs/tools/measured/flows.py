@@ -45,7 +45,7 @@ def maps(
 ) -> Iterator[str]:
     """Yield the shares of the learning rates at which flows are accurate, also of rates up to
     `small`, and the errors in %."""
-    errors = {flow: flow_error(flow, rule) for flow in progress.each(tuple(flows))}
+    errors = {flow: flow_error(flow, rule) for flow in progress.track(tuple(flows))}
     rows = []
     for flow, error in errors.items():
         shares = (f"{100 * np.mean(error <= most):.1f} %" for most in (0.01, 0.03, 0.1))
@@ -91,7 +91,7 @@ def correction() -> Iterator[tuple[str, ...]]:
         "sgd": (dynsim.sgd, ("plain", "corrected")),
         "momentum 0.9": (momentum, ("matched", "corrected")),
     }
-    for name, (eta_y, eta_z) in progress.each(tuple(itertools.product(rules, RATES)), "case"):
+    for name, (eta_y, eta_z) in progress.track(tuple(itertools.product(rules, RATES)), "case"):
         rule, flows = rules[name]
         optimizer = rule(eta_y, eta_z)
         exact = symmetric.descend(task, optimizer, steps=100, times=[100])[TOP]

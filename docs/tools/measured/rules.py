@@ -100,7 +100,7 @@ def markdown() -> str:
 
 
 def _rows(problem: dynsim.Problem, index: int) -> Iterator[tuple[str, ...]]:
-    for name, tested in progress.each(tuple(RULES.items()), "rule", lambda each: each[0]):
+    for name, tested in progress.track(tuple(RULES.items()), "rule", lambda each: each[0]):
         eta = tested.rates[index]
         errors = [errors_of(problem, tested, eta, column) for column in COLUMNS]
         for flow in tested.flows:

@@ -99,7 +99,7 @@ def markdown() -> str:
     head = ("sizes", "seeds", *COLUMNS)
     cases = [(number, seeds) for number in NUMBERS for seeds in SEEDS]
     rows: dict[float, list[tuple[str, ...]]] = {level: [] for level in LEVELS}
-    for number, seeds in progress.each(cases, "case"):
+    for number, seeds in progress.track(cases, "case"):
         found = [shares(number, seeds, law, curve=curve) for curve, law in COLUMNS.values()]
         for level in LEVELS:
             cells = (

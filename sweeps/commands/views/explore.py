@@ -4,7 +4,7 @@ import dataclasses
 import html
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import xarray as xr
 
@@ -19,9 +19,9 @@ from sweeps.systems.experiment import Experiment, experiment
 from sweeps.systems.kinds import language
 
 SUFFIX = ".html"
-LARGEST = 20.0
-"""Default maximum size of a page, in megabytes."""
-HEIGHT = 900
+MAX_MEGABYTES = 20.0
+"""Default maximum size of a page."""
+FRAME_HEIGHT = 900
 """Height of a page in a notebook, in pixels."""
 
 
@@ -45,7 +45,7 @@ class Explore:
         run: for a server without a sweep, the run at which the sliders start.
     """
 
-    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz"}
+    RUN: ClassVar[Mapping[str, str]] = {"problem": "yz"}
     POSITIONAL: ClassVar[tuple[str, ...]] = ("paths",)
 
     paths: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Explore:
     observables: tuple[str, ...] = ()
     times: tuple[float, ...] = ()
     where: tuple[str, ...] = ()
-    max_megabytes: float = LARGEST
+    max_megabytes: float = MAX_MEGABYTES
     overwrite: bool = False
     serve: bool = False
     port: int = 0
@@ -64,39 +64,37 @@ def run(config: Explore) -> list[Path]:
     """Run `dynsim explore`; returns the path of the page."""
     page.check_plotly()
     if config.paths or not config.serve:
-        _check_unread(config)
+        # Sweeps have settings of their own.
+        run, default = (
+            dict(flattened("run", encode(language(), run))) for run in (config.run, experiment())
+        )
+        for name, value in run.items():
+            if value != default.get(name):
+                text = value["kind"] if is_branch(value) else value
+                raise ValueError(f"{name} = {text!r}: is for --serve without a sweep; leave it out")
     if config.serve:
         # Imported on demand: it imports theories, which takes seconds.
         from sweeps.commands.views import serve
 
-        serve.run(config)
+        options = {name: getattr(config, name) for name in ("observables", "times", "where")}
+        serve.run(config.paths, config.run, config.port, **options)
         return []
     if not config.paths:
         raise ValueError("paths: must name a stored sweep, or --serve shows theory alone")
+    # Before the sweeps are opened, which may take long.
     if config.out.suffix != SUFFIX:
         raise ValueError(f"out = {config.out}: must end in {SUFFIX}")
     output.check_directory(config.out.parent)
     if config.out.exists() and not config.overwrite:
         raise ValueError(f"out = {config.out}: already exists; --overwrite replaces it")
     sweeps = diagrams.opened(config.paths, progress.say)
-    found = content(sweeps, config.observables, config.times, config.where)
-    found = page.fitted(found, config.max_megabytes)
-    text = page.page(found)
-    for note in found.about["notes"]:
+    shown = content(sweeps, config.observables, config.times, config.where)
+    shown = page.fit(shown, config.max_megabytes)
+    text = page.page(shown)
+    for note in shown.about["notes"]:
         progress.say(note)
     config.out.parent.mkdir(parents=True, exist_ok=True)
     return [output.write_whole(config.out, lambda file: file.write(text.encode()))]
-
-
-def _check_unread(config: Explore) -> None:
-    """Raise `ValueError` for settings of a run if there are sweeps, which have their own."""
-    given, usual = (
-        dict(flattened("run", encode(language(), run))) for run in (config.run, experiment())
-    )
-    for name, value in given.items():
-        if value != usual.get(name):
-            shown = value["kind"] if is_branch(value) else value
-            raise ValueError(f"{name} = {shown!r}: is for --serve without a sweep; leave it out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +104,11 @@ class Page:
     html: str
 
     def _repr_html_(self) -> str:
+        # In a sandbox, the scripts of the page cannot reach the notebook.
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
-            f'allow="clipboard-write" title="Explorer of sweeps" width="100%" height="{HEIGHT}" '
-            'style="border:0"></iframe>'
+            f'allow="clipboard-write" title="Explorer of sweeps" width="100%" '
+            f'height="{FRAME_HEIGHT}" style="border:0"></iframe>'
         )
 
     def write(self, path: str | Path) -> Path:
@@ -117,7 +116,7 @@ class Page:
         return output.write_whole(Path(path), lambda file: file.write(self.html.encode()))
 
 
-def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGEST) -> Page:
+def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = MAX_MEGABYTES) -> Page:
     """Explore the results of sweeps in a notebook: a map over two axes, sliders for the others, and
     the trajectories of each cell.
 
@@ -140,10 +139,9 @@ def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGE
         >>> page = sweeps.explore(runs)
     """
     page.check_plotly()
-    given = {_name(each, number): each for number, each in enumerate((dataset, *more), start=1)}
-    return Page(page.page(page.fitted(content(given), max_megabytes)))
-
-
-def _name(dataset: xr.Dataset, number: int) -> str:
-    title = dataset.attrs.get("title", "") if isinstance(dataset, xr.Dataset) else ""
-    return f"{number}: {title}" if title else f"sweep {number}"
+    sweeps = {}
+    for number, sweep in enumerate((dataset, *more), start=1):
+        # `content` raises an error, with this name, for anything that is not a dataset.
+        title = sweep.attrs.get("title", "") if isinstance(sweep, xr.Dataset) else ""
+        sweeps[f"{number}: {title}" if title else f"sweep {number}"] = sweep
+    return Page(page.page(page.fit(content(sweeps), max_megabytes)))

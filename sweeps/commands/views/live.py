@@ -6,9 +6,9 @@ sequences, requires another program.
 """
 
 import contextlib
+import itertools
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -19,8 +19,9 @@ from odes import symmetric
 from odes.symmetric.state import SymmetricTask
 from sweeps.commands.views import content
 from sweeps.language.fields import LanguageError
+from sweeps.output import JsonObject
 from sweeps.runner import labels
-from sweeps.systems import layer, registry, yz
+from sweeps.systems import layer, reduction, registry
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.layer import check_moves
 
@@ -30,9 +31,11 @@ RECORD = ("entropy", "loss", "accuracy", "speed", "z_top_distinct", "z_top_commo
 POINTS = 257
 NOISY = 0.5
 """Distance of the gradient of a batch, as a share of its norm, above which it counts as noisy."""
+SliderValue = float | None
 
 
-def _spread(low: float, high: float, number: int) -> list[float]:
+def _logspace(low: float, high: float, number: int) -> list[float]:
+    # Three digits, as many as the page shows.
     return [float(f"{value:.3g}") for value in np.geomspace(low, high, number)]
 
 
@@ -41,11 +44,12 @@ def _counts(low: int, high: int, number: int) -> list[int]:
 
 
 _POWERS = [2**power for power in range(17)]
-_RATES = {"eta_y": _spread(1e-3, 1e3, 121), "eta_z": _spread(1e-4, 1e2, 121)}
-SLIDERS: dict[str, list[Any]] = {
+_RATES = {"eta_y": _logspace(1e-3, 1e3, 121), "eta_z": _logspace(1e-4, 1e2, 121)}
+SLIDERS: Mapping[str, Sequence[SliderValue]] = {
     **_RATES,
+    # A schedule has its rate in `peak`.
     **{f"{name}.peak": rates for name, rates in _RATES.items()},
-    "ratio": _spread(1e-2, 1e3, 101),
+    "ratio": _logspace(1e-2, 1e3, 101),
     "K": _counts(1, 100_000, 101),
     "num_queries": _counts(1, 10_000, 81),
     "M": [None, *_counts(2, 1_000_000, 101)],
@@ -68,85 +72,78 @@ class Theory:
     def __init__(self, source: xr.Dataset | Experiment) -> None:
         self.source = source
 
-    def run(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Experiment:
+    def run(self, chosen: JsonObject, values: JsonObject) -> Experiment:
         """Return the run at the `chosen` values of axes, with `values` replacing its own.
 
         Raises:
             ValueError: for a run that this theory does not describe, or an invalid value.
         """
-        found = self.source
-        run = found if isinstance(found, Experiment) else _of_sweep(found, chosen)
+        run = self.source
+        if isinstance(run, xr.Dataset):
+            axes = {name: _from_json(value) for name, value in chosen.items()}
+            run = content.sweep_of(run, axes).first
         if (name := registry.system_of(run).name) != SYSTEM:
             raise ValueError(f"live theory is of the system {SYSTEM!r}; these runs are of {name!r}")
         if (start := run.bare.start) != "zero":
             raise ValueError(f"start = {start!r}: live theory starts from zero weights")
-        for name in values:
+        settings = {}
+        for name, value in values.items():
             checks.choice("setting", name, tuple(SLIDERS))
-        # Zero momentum is represented by None.
-        zero = {"momentum": {0: None}}
-        given = {n: zero.get(n, {}).get(value, _number(value)) for n, value in values.items()}
-        run = run.at(given)
+            # A rule without momentum has None, from which a slider cannot move.
+            settings[name] = None if name == "momentum" and value == 0 else _from_json(value)
+        run = run.at(settings)
         check_moves(run)
         return run
 
-    def sliders(self, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def sliders(self, chosen: JsonObject) -> list[JsonObject]:
         """Return the sliders and their initial values at the `chosen` values of axes; raises like
         `run`."""
-        found = []
-        for name, own in _read(self.run(chosen, {})).items():
-            values = {*SLIDERS[name], own}
+        sliders = []
+        for name, start in _initial_values(self.run(chosen, {})).items():
+            # The value of the run may lie between those of the slider.
+            values = {*SLIDERS[name], start}
             ordered = sorted(values, key=lambda value: -math.inf if value is None else value)
-            found.append(
+            sliders.append(
                 {
                     "name": name,
                     "label": labelled(name.removesuffix(".peak")),
-                    "values": list(map(_plain, ordered)),
-                    "value": _plain(own),
+                    "values": list(map(_to_json, ordered)),
+                    "value": _to_json(start),
                 }
             )
-        return found
+        return sliders
 
-    def answer(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return curves over time, and sentences about the end of the run and strained assumptions;
-        without curves, the reason."""
+    def answer(self, chosen: JsonObject, values: JsonObject) -> JsonObject:
+        """Return curves over time, and sentences about the end of the run and the assumptions that
+        break down; without curves, the reason."""
         try:
             run = self.run(chosen, values)
             task, solved = solve(run)
-            said = list(words(run, task, solved))
+            sentences = list(describe_end(run, task, solved))
         except ValueError as error:
             return {"times": [], "curves": {}, "words": [str(error)]}
         curves = {
-            name: [_plain(v) if np.isfinite(v) else None for v in np.ravel(found).tolist()]
-            for name, found in solved.observables.items()
+            # JSON has no NaN.
+            name: [v if math.isfinite(v) else None for v in np.ravel(curve).tolist()]
+            for name, curve in solved.observables.items()
         }
-        return {
-            "times": np.asarray(solved.times).tolist(),
-            "curves": curves,
-            "words": said,
-        }
-
-
-def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Experiment:
-    return content.sweep_of(dataset, {n: _number(value) for n, value in chosen.items()}).first
-
-
-def reduced(run: Experiment) -> SymmetricTask:
-    """Return the reduced task of a run; raises `ValueError` if it is not symmetric."""
-    found = yz.reduced(run.problem.task) if isinstance(run.problem, Layer) else None
-    return found or symmetric.merged(symmetric.symmetric_task(run.built[0].classes))
+        return {"times": np.asarray(solved.times).tolist(), "curves": curves, "words": sentences}
 
 
 def solve(run: Experiment) -> tuple[SymmetricTask, Trajectory]:
-    """Solve the flow of a run's reduced task; raises like `odes.symmetric.solve`."""
-    task, steps = reduced(run), checks.steps("steps", run.steps)
+    """Solve the flow of a run's reduced task; raises like `odes.symmetric.solve`, and `ValueError`
+    if the task is not symmetric."""
+    task = reduction.reduce_synthetic(run.problem.task) if isinstance(run.problem, Layer) else None
+    task = task or symmetric.merged(symmetric.symmetric_task(run.built[0].classes))
+    steps = checks.steps("steps", run.steps)
     # Dense at early times; the same number for all runs, so that they share a program.
     times = np.expm1(np.linspace(0, 1, POINTS) * np.log1p(steps))
     rule, length = run.rule.build(), run.bare.length
     return task, symmetric.solve(task, rule, times, length=length, record=RECORD)
 
 
-def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
-    """Describe the end of a run, and the assumptions that it strains."""
+def describe_end(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
+    """Describe the end of a run, and the assumptions that break down."""
     status = Status(int(solved.status))
     if status is not Status.OK:
         yield f"The solve ended with the status {status.name}."
@@ -154,16 +151,16 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
         rule = run.rule.build()
         stages = layer.stages_of(task, rule)
         # The equations solved here include T.
-        strained = [row.strained for row in layer.strained(math.inf, task, rule, stages)]
-    where = layer.regime(int(solved.times[-1]), stages, layer.final_of(solved))
-    if where and stages:
-        yield f"Regime: {where}; the speed peaks at step {stages['peak']:.3g}."
+        broken = [row.strained for row in layer.broken_assumptions(math.inf, task, rule, stages)]
+    regime = layer.regime(int(solved.times[-1]), stages, layer.final_of(solved))
+    if regime and stages:
+        yield f"Regime: {regime}; the speed peaks at step {stages['peak']:.3g}."
     else:
         yield "Regime: unknown, as the closed form does not describe this update rule."
     if not math.isinf(run.batch):
         share = symmetric_noise(task, run.batch)
         if share > NOISY:
-            strained.append(
+            broken.append(
                 f"batch -> infinity (all flows): the gradient of {run.batch:g} examples at the "
                 f"start is off by {share:.2g} of its norm, above {NOISY}; `dynsim compare` also "
                 "trains on batches"
@@ -172,8 +169,8 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
             f"The gradient of {run.batch:g} examples at the start is off by {share:.2g} of its "
             "norm; the curve is that of an infinite batch."
         )
-    yield from (f"Strained: {reason}" for reason in strained)
-    if not strained:
+    yield from (f"Strained: {reason}" for reason in broken)
+    if not broken:
         yield "No assumption is strained."
 
 
@@ -192,12 +189,11 @@ def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
 
 def warm(run: Experiment) -> None:
     """Compile the programs that a run's sliders can reach."""
-    reached = {"length": (math.inf, 256), "momentum": (None, 0.5)}
-    settings: list[dict[str, Any]] = [{}]
-    for name in set(reached) & set(_read(run)):
-        settings = [{**each, name: value} for each in settings for value in reached[name]]
-    for each in settings:
-        solve(run.at(each))
+    other_programs = {"length": (math.inf, 256), "momentum": (None, 0.5)}
+    axes = {name: v for name, v in other_programs.items() if name in _initial_values(run)}
+    # Sequences of finite length and momentum have equations of their own, and so programs.
+    for values in itertools.product(*axes.values()):
+        solve(run.at(dict(zip(axes, values, strict=True))))
 
 
 def labelled(name: str) -> str:
@@ -206,21 +202,20 @@ def labelled(name: str) -> str:
     return labels.label(xr.DataArray(0, name=name, attrs=about))
 
 
-def _read(run: Experiment) -> dict[str, Any]:
+def _initial_values(run: Experiment) -> dict[str, SliderValue]:
     """Return the sliders that affect a run, with their initial values."""
-    found = {}
-    for name in SLIDERS:
+    values = {}
+    for name, positions in SLIDERS.items():
         with contextlib.suppress(LanguageError):
-            value = _number(run.setting(name))
+            value = _from_json(run.setting(name))
             if value is None or isinstance(value, int | float):
-                found[name] = SLIDERS[name][0] if value is None else value
-    return found
+                values[name] = positions[0] if value is None else value
+    return values
 
 
-def _number(value: Any) -> Any:
+def _from_json(value: object) -> object:
     return math.inf if value == "inf" else value
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON, which has no infinity."""
+def _to_json(value: SliderValue) -> float | str | None:
     return "inf" if value == math.inf else value

@@ -2,16 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from sweeps import output
+from sweeps.output import JsonObject
 
-DASHES = {"-": "solid", ":": "dot", "--": "dash", "-.": "dashdot"}
+DASH_NAMES = {"-": "solid", ":": "dot", "--": "dash", "-.": "dashdot"}
 """The page's names for matplotlib's dashes."""
 SIGNS = {
     r"\gamma": "γ",
@@ -24,7 +24,7 @@ SIGNS = {
 """Plain-text replacements for symbols in legends."""
 
 
-def outlines(folder: Path, axes: Sequence[str]) -> list[dict[str, Any]]:
+def outlines(folder: Path, axes: Sequence[str]) -> list[JsonObject]:
     """Return the lines of the figure that `dynsim phase` wrote into a folder.
 
     Args:
@@ -34,51 +34,56 @@ def outlines(folder: Path, axes: Sequence[str]) -> list[dict[str, Any]]:
     Returns:
         Lines as JSON: `name`, `axes` of `x` and `y` (None ends a piece), `colour`, `dash`, `width`.
     """
-    written, found, lines = folder / "phase.json", [], []
-    if written.exists():
-        with output.reading(written):
-            lines = json.loads(written.read_text())["lines"]
-    for line in lines:
-        name = f"{_plain(line['text'])} ({100 * line['right']:.0f} %)"
-        found.append(_entry(name, axes, line["x"], line["y"], line))
+    outlines = []
+    path = folder / "phase.json"
+    if path.exists():
+        with output.reading(path):
+            lines = json.loads(path.read_text())["lines"]
+        for line in lines:
+            # The legend has formulas, which a page does not typeset.
+            text = line["text"]
+            for symbol, plain in SIGNS.items():
+                text = text.replace(symbol, plain)
+            text = re.sub(r"[$\\{}]", "", text)
+            name = f"{text} ({100 * line['right']:.0f} %)"
+            style = (line["colour"], line["dashes"], line["width"])
+            outlines.append(_outline(name, axes, line["x"], line["y"], *style))
+
     for path in sorted(folder.glob("phase-boundary*.nc")):
+        # Imported on demand, because it loads matplotlib.
+        from sweeps.studies.phase.panels import BOUNDARY
+
+        with output.reading(path), xr.open_dataset(path, engine="h5netcdf") as file:
+            if file.nbytes > output.MOST_READ:
+                raise ValueError(f"holds more than {output.MOST_READ / 1e6:.0f} MB")
+            table = file.load()
         theory = path.stem.removeprefix("phase-boundary").removeprefix("-")
-        found += _boundary(path, axes, f" of {theory}" if theory else "")
-    return found
+        level, is_share = table["level"].values, table["of"].values == "share"
+        # The curve of half of the seeds, those of the band, and the confidence interval.
+        rows = (is_share & (level == 0.5), is_share & (level != 0.5), ~is_share)
+        for (text, style), selected in zip(BOUNDARY, rows, strict=True):
+            pieces = table["piece"].values[selected]
+            x, y = (
+                # Plotly interrupts a line where a value is None.
+                [v for n in np.unique(pieces) for v in (*values[pieces == n].tolist(), None)]
+                for values in (table[name].values[selected] for name in ("x", "y"))
+            )
+            if x:
+                name = f"{text} of {theory}" if theory else text
+                outlines.append(
+                    _outline(name, axes, x, y, style["color"], style["ls"], style["lw"])
+                )
+    return outlines
 
 
-def _boundary(path: Path, axes: Sequence[str], theory: str) -> Iterator[dict[str, Any]]:
-    """Yield the boundary curves of the regions of training or of a theory."""
-    # Imported on demand, because it loads matplotlib.
-    from sweeps.studies.phase.panels import BOUNDARY
-
-    with output.reading(path), xr.open_dataset(path, engine="h5netcdf") as file:
-        if file.nbytes > output.MOST_READ:
-            raise ValueError(f"holds more than {output.MOST_READ / 1e6:.0f} MB")
-        table = file.load()
-    level, is_share = table["level"].values, table["of"].values == "share"
-    chosen = (is_share & (level == 0.5), is_share & (level != 0.5), ~is_share)
-    for (text, style), here in zip(BOUNDARY, chosen, strict=True):
-        numbers = table["piece"].values[here]
-        x, y = (
-            [v for n in np.unique(numbers) for v in (*values[numbers == n].tolist(), None)]
-            for values in (table[name].values[here] for name in ("x", "y"))
-        )
-        look = {"colour": style["color"], "dashes": style["ls"], "width": style["lw"]}
-        if x:
-            yield _entry(text + theory, axes, x, y, look)
-
-
-def _entry(
-    name: str, axes: Sequence[str], x: list[Any], y: list[Any], look: dict[str, Any]
-) -> dict[str, Any]:
-    dash, width = DASHES[look["dashes"]], 1.2 * look["width"]
-    style = {"colour": look["colour"], "dash": dash, "width": width}
+def _outline(
+    name: str,
+    axes: Sequence[str],
+    x: list[float | None],
+    y: list[float | None],
+    colour: str,
+    dashes: str,
+    width: float,
+) -> JsonObject:
+    style = {"colour": colour, "dash": DASH_NAMES[dashes], "width": 1.2 * width}
     return {"name": name, "axes": list(axes), "x": x, "y": y, **style}
-
-
-def _plain(text: str) -> str:
-    """Return legend text without its markup for formulas."""
-    for sign, plain in SIGNS.items():
-        text = text.replace(sign, plain)
-    return re.sub(r"[$\\{}]", "", text)

@@ -12,14 +12,12 @@ import html
 import importlib.util
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import xarray as xr
 
-from sweeps.commands.views.content import TIMES, Content, described
+from sweeps.commands.views.content import TIME_DIMS, Content
+from sweeps.output import JsonObject
 from sweeps.runner.progress import count
 
 STATIC = Path(__file__).with_name("static")
@@ -58,87 +56,78 @@ def page(content: Content) -> str:
     return filled(content.about, "\n".join(arrays), POLICY)
 
 
-def filled(about: Mapping[str, Any], arrays: str, policy: str) -> str:
+def filled(about: JsonObject, arrays: str, policy: str) -> str:
     """Return the page as HTML, with metadata `about` the sweeps and some `arrays`."""
     served = ["served.js"] if "live" in about else []
     parts = {
         "title": html.escape(about["title"]),
         "policy": policy,
         "style": (STATIC / "explorer.css").read_text("utf-8"),
-        "about": _inside(about),
+        # JSON that cannot end the HTML element that it is in.
+        "about": json.dumps(about, allow_nan=False).replace("<", "\\u003c"),
         "arrays": arrays,
         "plotly": _packed_plotly(),
         "scripts": "\n".join((STATIC / name).read_text("utf-8") for name in (*served, *SCRIPTS)),
     }
     pieces = (STATIC / "page.html").read_text("utf-8").split("@@")
     # Single pass: inserted text is not searched, as a title may contain a placeholder.
-    return "".join(parts[each] if i % 2 else each for i, each in enumerate(pieces))
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
-def fitted(content: Content, megabytes: float) -> Content:
+def fit(content: Content, megabytes: float) -> Content:
     """Return the content with fewer times and seeds if the page would be too large, and with
     sentences about this.
 
     Raises:
         ValueError: if a page with a single time and a single seed is still too large.
     """
+    # Bytes of all arrays: in base64, three of them take four characters of the page.
     budget = (megabytes * MEGABYTE - len(_packed_plotly()) - REST) * 3 / 4
-    datasets, shown = content.datasets, content.observables
-    notes = list(content.about["notes"])
-    times = seeds = math.inf
+    sizes = _sizes(content)
+    limits: dict[str, float] = dict.fromkeys(sizes, math.inf)
     smaller = content
     while smaller.size() > budget:
-        before = {n: max(_size(each, n) for each in smaller.datasets.values()) for n in SPARED}
+        before = _sizes(smaller)
         if max(before.values()) <= 1:
             smallest = (smaller.size() * 4 / 3 + len(_packed_plotly()) + REST) / MEGABYTE
             raise ValueError(
                 f"max_megabytes = {megabytes:g}: one time and one seed of these sweeps take "
-                f"{smallest:.3g} MB; choose --observables (of {', '.join(shown)}), values of axes "
-                "with --where NAME=VALUE, or a larger --max-megabytes"
+                f"{smallest:.3g} MB; choose --observables (of {', '.join(content.observables)}), "
+                "values of axes with --where NAME=VALUE, or a larger --max-megabytes"
             )
-        if before["time"] >= before["seed"]:
-            times = math.ceil(before["time"] / 2)
-        else:
-            seeds = math.ceil(before["seed"] / 2)
-        told = [*_told("time", content, times), *_told("seed", content, seeds)]
-        common = np.array(content.about["times"])
-        if times < len(common):
+        name = "time" if before["time"] >= before["seed"] else "seed"
+        limits[name] = math.ceil(before[name] / 2)
+        notes = [
+            f"Left out to keep the page small: it has {limits[name]} of {count(size, name)}. "
+            f"{'--times and ' * (name == 'time')}--observables choose, --max-megabytes allows more."
+            for name, size in sizes.items()
+            if limits[name] < size
+        ]
+        times = np.array(content.about["times"])
+        if limits["time"] < len(times):
             # Keep the last time, which users look at first.
-            places = np.linspace(len(common) - 1, 0, int(times)).round().astype(int)
-            common = common[places[::-1]]
-        kept = {name: _thinned(each, common, seeds) for name, each in datasets.items()}
-        smaller = described(kept, shown, [*notes, *told])
+            places = np.linspace(len(times) - 1, 0, int(limits["time"])).round().astype(int)
+            times = times[places[::-1]]
+        datasets = {}
+        for name, dataset in content.datasets.items():
+            if "time" in dataset.dims:
+                dataset = dataset.sel(time=times)
+            if "record" in dataset.dims:
+                dataset = dataset.isel(record=times.astype(int))
+            if dataset.sizes.get("seed", 1) > limits["seed"]:
+                dataset = dataset.isel(seed=slice(int(limits["seed"])))
+            datasets[name] = dataset
+        smaller = Content.of(datasets, content.observables, [*content.about["notes"], *notes])
     return smaller
 
 
-SPARED = ("time", "seed")
-"""Dimensions that are thinned out if a page would be too large."""
-
-
-def _size(dataset: xr.Dataset, name: str) -> int:
-    names = TIMES if name == "time" else (name,)
-    return max(dataset.sizes.get(each, 1) for each in names)
-
-
-def _told(name: str, content: Content, kept: float) -> list[str]:
-    full = max(_size(each, name) for each in content.datasets.values())
-    if kept >= full:
-        return []
-    return [
-        f"Left out to keep the page small: it has {kept} of {count(full, name)}. "
-        f"{'--times and ' * (name == 'time')}--observables choose, --max-megabytes allows more."
-    ]
-
-
-def _thinned(dataset: xr.Dataset, times: np.ndarray, seeds: float) -> xr.Dataset:
-    """Select some of the shared times or records, and the first seeds."""
-    if "time" in dataset.dims:
-        dataset = dataset.sel(time=times)
-    if "record" in dataset.dims:
-        dataset = dataset.isel(record=times.astype(int))
-    if dataset.sizes.get("seed", 1) > seeds:
-        dataset = dataset.isel(seed=slice(int(seeds)))
-    return dataset
+def _sizes(content: Content) -> dict[str, int]:
+    """Return the largest number of times and of seeds, along which a large page is thinned out."""
+    every = [dataset.sizes for dataset in content.datasets.values()]
+    return {
+        "time": max(sizes.get(dim, 1) for sizes in every for dim in TIME_DIMS),
+        "seed": max(sizes.get("seed", 1) for sizes in every),
+    }
 
 
 @functools.cache
@@ -148,11 +137,6 @@ def _packed_plotly() -> str:
 
     # Without a time, equal pages are equal files.
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
-
-
-def _inside(about: object) -> str:
-    """Return JSON that cannot end the enclosing HTML element."""
-    return json.dumps(about, allow_nan=False).replace("<", "\\u003c")
 
 
 def packed(name: str, values: np.ndarray) -> bytes:

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,7 +24,8 @@ from jaxtyping import Array, Int, PyTree
 
 from dynsim import Layer, Problem
 from dynsim.precision import compiled_for, precision
-from dynsim.problem.base import call_user, split
+from dynsim.problem.base import call_user
+from dynsim.problem.build import split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
 from dynsim.training.keys import has_keys
 from dynsim.training.recording import NamedFunction
@@ -32,10 +33,10 @@ from odes.theory import Training
 from sweeps.runner import tiles
 from sweeps.runner.program import code, jobs, traces
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store import SHORT
+from sweeps.runner.store import SHORT, sha
 from sweeps.runner.store.records import CALLS
 from sweeps.systems.experiment import Experiment
-from sweeps.systems.training import Runs, divided, names_of_numbers, path_of
+from sweeps.systems.training import Runs, names_of_numbers, partition, path_of
 
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
 LOWERED = {"gpu": "cuda"}
@@ -54,12 +55,16 @@ class Method(NamedTuple):
     draws: bool
 
 
-class Text(NamedTuple):
+class ProgramText(NamedTuple):
     """The text of a program: its hash, and the names of the user's functions that it calls while it
     runs."""
 
     digest: str
     calls: tuple[str, ...]
+
+
+StaticValues = tuple[tuple[str, Any], ...]
+"""Values of the static axes by name, hashable."""
 
 
 class Identity:
@@ -70,66 +75,80 @@ class Identity:
     def __init__(self, sweep: Sweep, platform: str) -> None:
         self.sweep, self.platform = sweep, platform
         self.entering = functools.lru_cache(maxsize=16)(self._entering)
-        self._texts = functools.lru_cache(maxsize=None)(self._traced)
+        self._texts = functools.lru_cache(maxsize=None)(self._text)
         self.program = functools.lru_cache(maxsize=None)(self._program)
+        self._first: StaticValues = tuple(next(sweep.slices()).items())
+        self._batch = sweep.first.batch
+        self._has_seeds = len(sweep.fields.get("seed", ())) > 1
 
     @functools.cached_property
     def outside(self) -> set[str]:
         """Packages with code in this sweep other than dynsim and the libraries in `KNOWN`. Their
         code may change while this process runs."""
-        return {code.package(each) for each in _named(self.sweep)} - {""}
+        run, method, recorded = self.sweep.first, self.sweep.method, self.sweep.recorded
+        used = [run.problem, run.rule, run.bare, run.rule.build(), method]
+        used += [each.function for each in recorded if isinstance(each, NamedFunction)]
+        used += [function for _, function in self.sweep.observables.resolve(recorded).functions]
+        return {code.package_of(each) for value in used for each in code.code_in(value)} - {""}
 
-    def _entering(self, chosen: tuple[tuple[str, Any], ...]) -> Runs:
+    def _entering(self, chosen: StaticValues) -> Runs:
         with precision(self.sweep.dtype):
             runs = self.sweep.runs(dict(chosen))
             return dataclasses.replace(runs, arrays=jax.tree.map(jnp.asarray, runs.arrays))
 
-    def text(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> Text:
+    def text(self, chosen: StaticValues, platform: str = "") -> ProgramText:
         """Return the text of the program at some values of static axes, lowered for a platform
         (default: that of the devices that run it)."""
         return self._texts(chosen, platform or self.platform)
 
-    def _traced(self, chosen: tuple[tuple[str, Any], ...], platform: str) -> Text:
+    def _text(self, chosen: StaticValues, platform: str) -> ProgramText:
         runs = self.entering(chosen)
         if self.outside:
-            _count_trace()
-            code.renew()
-            with traces.anew():
-                return _hash(runs, platform)
+            # Code of others may have changed since it was traced. JAX keeps every trace.
+            _TRACES[0] += 1
+            if _TRACES[0] % MOST_TRACES == 0:
+                _HASHES.clear()
+                jobs.release()
+            code.clear_outdated_caches()
+            with traces.without_trace_cache():
+                return _program_text(runs, platform)
+        # Code of this project is the same as long as the process lives.
         leaves, structure = jax.tree.flatten(runs.arrays)
         shapes = tuple((each.shape, str(each.dtype)) for each in leaves)
         key = shapes, structure, jax.tree.structure(runs.numbers), runs.call, platform
-        if key not in _PROGRAMS:
-            _PROGRAMS[key] = _hash(runs, platform)
-        return _PROGRAMS[key]
+        if key not in _TEXTS:
+            _TEXTS[key] = _program_text(runs, platform)
+        return _TEXTS[key]
 
-    def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
-        entering = sorted(self._contents(chosen).items())
-        return digest(repr((self.text(chosen, platform).digest, entering)))
+    def _program(self, chosen: StaticValues, platform: str = "") -> str:
+        inputs = sorted(self._inputs(chosen).items())
+        return sha(repr((self.text(chosen, platform).digest, inputs)))
 
-    def _contents(self, chosen: tuple[tuple[str, Any], ...]) -> dict[str, str]:
+    def _inputs(self, chosen: StaticValues) -> dict[str, str]:
         runs = self.entering(chosen)
-        return contents(runs.arrays, divided(runs.training)[0], self.sweep.dtype)
+        return hash_inputs(runs.arrays, partition(runs.training)[0], self.sweep.dtype)
 
     @property
-    def _task(self) -> Any:
-        return _of_jax(self.sweep.first.bare)
+    def _problem(self) -> PyTree:
+        return _with_jax_arrays(self.sweep.first.bare)
 
-    @property
-    def _first(self) -> tuple[tuple[str, Any], ...]:
-        return tuple(next(self.sweep.slices()).items())
+    @functools.cached_property
+    def _methods(self) -> dict[str, Method]:
+        return trace_methods(self._problem, self._batch)
 
     def parts(self) -> dict[str, str]:
         """Return what a message about another program can name: versions of other packages, and
         hashes of their problem's methods and of all that enters the first program."""
-        found = {}
-        for top in sorted(self.outside):
+        parts = {}
+        for package in sorted(self.outside):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found[top] = importlib.metadata.version(top)
+                parts[package] = importlib.metadata.version(package)
         if calls := self.text(self._first).calls:
-            found[CALLS] = ", ".join(calls)
-        own = hashes(self._methods) if code.package(type(self._task)) else {}
-        return found | self._contents(self._first) | own
+            parts[CALLS] = ", ".join(calls)
+        parts |= self._inputs(self._first)
+        if code.package_of(type(self._problem)):
+            parts |= hash_methods(self._methods)
+        return parts
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
@@ -137,227 +156,191 @@ class Identity:
         if not self.outside:
             return
         text, trains = self.text(self._first), self.sweep.method.trains
-        checked = text.digest, trains, self._several
+        checked = text.digest, trains, self._has_seeds
         if checked in _CHECKED:
             return
+        # Build and trace everything a second time.
         again = Identity(dataclasses.replace(self.sweep), self.platform)
-        before = self._contents(self._first)
+        inputs = self._inputs(self._first)
         if text != again.text(self._first):
-            second = methods(self._task, self._batch)
+            second = trace_methods(self._problem, self._batch)
             names = [n for n, each in self._methods.items() if each.text != second[n].text]
             raise ValueError(f"{', '.join(names) or 'a function of this sweep'}: {NOT_REPEATED}")
-        if changed := [n for n, each in again._contents(self._first).items() if each != before[n]]:
+        if changed := [n for n, each in again._inputs(self._first).items() if each != inputs[n]]:
             raise ValueError(
-                f"{', '.join(changed)}: {type(self._task).__name__} has another value each time it "
-                "is built, so no later process could resume this sweep. Draw with a fixed seed"
+                f"{', '.join(changed)}: {type(self._problem).__name__} has another value each time "
+                "it is built, so no later process could resume this sweep. Draw with a fixed seed"
             )
-        if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
+        problem = self._problem
+        if trains and isinstance(problem, Problem) and "draw" in self._check_keys(problem):
             # Whether all examples are the same depends on the arrays of the problem: check again.
             return
         _CHECKED.add(checked)
 
-    def _check_keys(self) -> set[str]:
+    def _check_keys(self, problem: Problem) -> set[str]:
         """Return which of `init` and `draw` ignore their key; `ValueError` if they should not."""
-        problem, batch, several = self._task, self._batch, self._several
-        name, found = type(problem).__name__, self._methods
-        keyed = {n: found[f"{name}.{n}"] for n in ("init", "draw") if f"{name}.{n}" in found}
+        name, methods = type(problem).__name__, self._methods
+        keyed = {n: methods[f"{name}.{n}"] for n in ("init", "draw") if f"{name}.{n}" in methods}
         frozen = {n for n, method in keyed.items() if not method.reads_first}
-        drawn = {n for n in frozen if keyed[n].draws}
-        if "draw" in frozen and "draw" not in drawn and _many(problem, int(batch)):
-            drawn.add("draw")
-        if "draw" in drawn:
+        random = {n for n in frozen if keyed[n].draws}
+        if "draw" in frozen and "draw" not in random:
+            # Fixed examples, such as random numbers of NumPy, are the same in every batch, which
+            # matters unless all are equal.
+            examples = problem.draw(jax.random.key(0), int(self._batch))
+            leaves = map(np.asarray, jax.tree.leaves(examples))
+            if any(leaf.ndim and (leaf != leaf[:1]).any() for leaf in leaves):
+                random.add("draw")
+        if "draw" in random:
             raise ValueError(
                 f"{name}.draw: {NO_KEY}. Use the key; for a fixed set of examples, use "
                 "dynsim.full_batch"
             )
-        if "init" in drawn and several:
+        if "init" in random and self._has_seeds:
             raise ValueError(
                 f"{name}.init: draws random weights without its key, so all seeds start from the "
                 "same weights. Use the key, or make fixed weights a field of the problem"
             )
-        alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
-        if several and alike and not problem.has("prepare") and not self._rule_draws():
-            raise ValueError(
-                f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
-                "the same run; use a single seed"
-            )
+        # Without random numbers, all seeds are one run.
+        alike = "init" in frozen and ("draw" in frozen or np.isinf(self._batch))
+        if self._has_seeds and alike and not problem.has("prepare"):
+            rule = self.sweep.first.rule.build()
+            key = jax.eval_shape(lambda: jax.random.key(0))
+            params = eqx.filter(eqx.filter_eval_shape(problem.init, key), _is_array)
+            if rule.noise is None and not has_keys(rule, params):
+                raise ValueError(
+                    f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds "
+                    "are the same run; use a single seed"
+                )
         return frozen
 
-    def _rule_draws(self) -> bool:
-        """Return whether the update rule is random."""
-        rule = self.sweep.first.rule.build()
-        start = eqx.filter_eval_shape(self._task.init, jax.eval_shape(lambda: jax.random.key(0)))
-        return rule.noise is not None or has_keys(rule, eqx.filter(start, _is_array))
 
-    @property
-    def _several(self) -> bool:
-        return len(self.sweep.fields.get("seed", ())) > 1
-
-    @property
-    def _batch(self) -> float:
-        return self.sweep.first.batch
-
-    @functools.cached_property
-    def _methods(self) -> dict[str, Method]:
-        return methods(self._task, self._batch)
-
-
-def of_run(run: Experiment) -> dict[str, str]:
+def problem_hashes(run: Experiment) -> dict[str, str]:
     """Return short hashes of the methods, arrays and numbers of a run's problem, if another package
     defines it."""
     problem = run.bare
-    if not code.package(type(problem)):
+    if not code.package_of(type(problem)):
         return {}
-    numbers, arrays, _ = divided(run.training(problem))
-    entering = contents(arrays, numbers, run.dtype)
-    return hashes(methods(_of_jax(problem), run.batch)) | entering
+    numbers, arrays, _ = partition(run.training(problem))
+    methods = trace_methods(_with_jax_arrays(problem), run.batch)
+    return hash_methods(methods) | hash_inputs(arrays, numbers, run.dtype)
 
 
-def _of_jax(problem: PyTree) -> PyTree:
-    """Return a problem with arrays of JAX, which a program has: what is traced can index them."""
+def _with_jax_arrays(problem: PyTree) -> PyTree:
+    # As in a program: what is traced can index them.
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, problem)
 
 
-def hashes(found: Mapping[str, Method]) -> dict[str, str]:
+def hash_methods(methods: Mapping[str, Method]) -> dict[str, str]:
     """Return short hashes of methods, by name."""
-    return {name: digest(each.text)[:SHORT] for name, each in found.items()}
+    return {name: sha(method.text)[:SHORT] for name, method in methods.items()}
 
 
-def contents(arrays: Training, numbers: Training, dtype: str) -> dict[str, str]:
+def hash_inputs(arrays: Training, numbers: Training, dtype: str) -> dict[str, str]:
     """Return the numbers that enter a program, and short hashes of arrays, by name."""
     # Stores have the arrays of a layer's classes without the name of its task.
     task = "task." if isinstance(arrays.problem, Layer) else ""
-    entering: list[tuple[str, Any]] = [
+    inputs: list[tuple[str, jax.Array | np.ndarray]] = [
         (f"array {path_of(path[1:]).removeprefix(task)}", leaf)
         for path, leaf in jax.tree.leaves_with_path(arrays)
     ]
     values = jax.tree.leaves(numbers)
     for name, value in zip(names_of_numbers(numbers), values, strict=True):
-        entering.append((f"number {name}", np.asarray(value, dtype)))
-    found = {}
-    for name, value in entering:
+        inputs.append((f"number {name}", np.asarray(value, dtype)))
+    hashes = {}
+    for name, value in inputs:
         is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(value) if is_key else value)
         if name.startswith("number") and array.size == 1:
-            found[name] = repr(array.item())
-            continue
-        head = f"{array.shape} {array.dtype}".encode()
-        found[name] = hashlib.sha256(head + array.tobytes()).hexdigest()[:SHORT]
-    return found
+            # A message shows it.
+            hashes[name] = repr(array.item())
+        else:
+            head = f"{array.shape} {array.dtype}".encode()
+            hashes[name] = hashlib.sha256(head + array.tobytes()).hexdigest()[:SHORT]
+    return hashes
 
 
-def methods(problem: Any, batch: float) -> dict[str, Method]:
+def trace_methods(problem: PyTree, batch: float) -> dict[str, Method]:
     """Trace anew the methods of a problem that training uses. Returns {} for other objects."""
     if not isinstance(problem, Problem):
         return {}
     numbers, rest = split(problem)
     name, key = type(problem).__name__, jax.eval_shape(lambda: jax.random.key(0))
 
-    def at(method: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> PyTree:
-            found = call_user(eqx.combine(numbers, rest), method, *arguments)
-            return eqx.filter(found, eqx.is_array)
+    def call(method: str) -> Callable[..., PyTree]:
+        return lambda *arguments: eqx.filter(
+            call_user(eqx.combine(numbers, rest), method, *arguments), eqx.is_array
+        )
 
-        return call
-
-    def traced(function: Callable[..., Any], *arguments: Any) -> Method:
+    def trace(function: Callable[..., PyTree], *arguments: PyTree) -> Method:
         # Functions among the weights cannot be arguments.
         arrays, others = eqx.partition(arguments, _is_array)
-        found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
-        draws = "random_bits" in traces.operations(found.jaxpr.jaxpr)
-        reads_first = next(iter(traces.reads(found)), True)
-        return Method(_unnamed(found.lower().as_text()), reads_first, draws)
+        traced = jax.jit(lambda leaves: function(*eqx.combine(leaves, others))).trace(arrays)
+        draws = "random_bits" in traces.operations(traced.jaxpr.jaxpr)
+        reads_first = next(iter(traces.reads(traced)), True)
+        return Method(_without_names(traced.lower().as_text()), reads_first, draws)
 
-    with precision("float32"), traces.anew():
-        found = {f"{name}.init": traced(at("init"), key)}
+    with precision("float32"), traces.without_trace_cache():
+        methods = {f"{name}.init": trace(call("init"), key)}
         params = eqx.filter_eval_shape(problem.init, key)
         if problem.has("population_loss"):
-            found[f"{name}.population_loss"] = traced(at("population_loss"), params)
+            methods[f"{name}.population_loss"] = trace(call("population_loss"), params)
         if not np.isinf(batch) and problem.has("draw"):
-            draw = at("draw")
-            found[f"{name}.draw"] = traced(lambda key: draw(key, int(batch)), key)
+            draw = call("draw")
+            methods[f"{name}.draw"] = trace(lambda key: draw(key, int(batch)), key)
             data = eqx.filter_eval_shape(lambda key: problem.draw(key, int(batch)), key)
-            found[f"{name}.loss"] = traced(at("loss"), params, data)
-    return found
+            methods[f"{name}.loss"] = trace(call("loss"), params, data)
+    return methods
 
 
-_PROGRAMS: dict[Any, Text] = {}
+def _is_array(leaf: object) -> bool:
+    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+_TEXTS: dict[Hashable, ProgramText] = {}
 """Texts of programs that contain only code of this project."""
 _CHECKED: set[tuple[str, bool, bool]] = set()
 """Programs whose use of keys has been checked, with whether they train and have several seeds."""
-_HASHES: dict[Any, str] = {}
-"""Hashes of program texts, by the form of the trace."""
+_HASHES: dict[Hashable, str] = {}
+"""Hashes of program texts, by the fingerprint of the trace."""
 _TRACES = [0]
 """Number of traced programs with code of other packages."""
 
 
-def _hash(runs: Runs, platform: str) -> Text:
-    """Return the text of the program of a run."""
+def _program_text(runs: Runs, platform: str) -> ProgramText:
+    """Trace the program of a single run, and lower it unless an equal trace has been lowered."""
     call = runs.call
 
-    def run(arrays: PyTree, given: Any, seed: Int[Array, ""], root: Int[Array, ""]) -> PyTree:
+    def run(arrays: PyTree, numbers: PyTree, seed: Int[Array, ""], root: Int[Array, ""]) -> PyTree:
         key = jax.random.fold_in(jax.random.key(root, impl="threefry2x32"), seed)
         shared = call.draw(arrays, key) if call.draws else None
-        found = call.run(tiles.unflat(runs.numbers, given), arrays, key, shared)
-        return found.observables, found.status, found.first_bad_step, found.checkpoint
+        result = call.run(tiles.unflat(runs.numbers, numbers), arrays, key, shared)
+        return result.observables, result.status, result.first_bad_step, result.checkpoint
 
+    # The shapes of a single run do not depend on tiles, devices or other axes.
     number = np.zeros((1,) * call.theory.batched, call.dtype)
-    given = [number] * len(jax.tree.leaves(runs.numbers))
-    arguments = runs.arrays, given, np.uint32(0), np.uint32(0)
+    numbers = [number] * len(jax.tree.leaves(runs.numbers))
+    arguments = runs.arrays, numbers, np.uint32(0), np.uint32(0)
     native = platform == jax.default_backend()
     with precision(call.dtype), compiled_for(platform):
         # A fresh function: JAX would reuse the trace of a function that it has seen.
-        traced = jax.jit(lambda *given: run(*given)).trace(*arguments)
-        form = traces.form(traced)
-        known = (form, platform, str(sorted(jax.config.values.items(), key=str)))
-        if form is None or known not in _HASHES:
+        traced = jax.jit(lambda *inputs: run(*inputs)).trace(*arguments)
+        fingerprint = traces.jaxpr_fingerprint(traced)
+        known = (fingerprint, platform, str(sorted(jax.config.values.items(), key=str)))
+        if fingerprint is None or known not in _HASHES:
             lowered = traced.lower(
                 lowering_platforms=None if native else (LOWERED.get(platform, platform),)
             )
-            _HASHES[known] = digest(_unnamed(lowered.as_text()))
+            _HASHES[known] = sha(_without_names(lowered.as_text()))
     calls = {
         f"{each.__module__}.{each.__qualname__}"
-        for function in traces.called(traced.jaxpr)
-        for each in code.within(function)
-        if code.package(each)
+        for function in traces.callbacks(traced.jaxpr)
+        for each in code.code_in(function)
+        if code.package_of(each)
     }
-    return Text(_HASHES[known], tuple(sorted(calls)))
+    return ProgramText(_HASHES[known], tuple(sorted(calls)))
 
 
-def _unnamed(text: str) -> str:
+def _without_names(text: str) -> str:
     """Replace the names of functions in a program's text, which may be a user's variable names."""
     order = {name: f"@{i}" for i, name in enumerate(dict.fromkeys(SYMBOL.findall(text)))}
     return re.sub(r'@("[^"]*"|[\w.$-]+)', lambda each: order.get(each[1], each[0]), text)
-
-
-def digest(text: str) -> str:
-    """Return the hash of a program's text."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_array(leaf: Any) -> bool:
-    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
-
-
-def _many(problem: Problem, batch: int) -> bool:
-    """Return whether `draw` returns examples that are not all the same."""
-    leaves = map(np.asarray, jax.tree.leaves(problem.draw(jax.random.key(0), batch)))
-    return any(leaf.ndim and (leaf != leaf[:1]).any() for leaf in leaves)
-
-
-def _count_trace() -> None:
-    _TRACES[0] += 1
-    if _TRACES[0] % MOST_TRACES == 0:
-        _HASHES.clear()
-        jobs.release()
-
-
-def _named(sweep: Sweep) -> Iterator[Any]:
-    """Yield the classes and functions that a sweep uses."""
-    run, method = sweep.first, sweep.method
-    parts: list[Any] = [run.problem, run.rule, run.bare, run.rule.build()]
-    parts += [method]
-    parts += [each.function for each in sweep.recorded if isinstance(each, NamedFunction)]
-    parts += [function for _, function in sweep.observables.resolve(sweep.recorded).functions]
-    for part in parts:
-        yield from code.within(part)

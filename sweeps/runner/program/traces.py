@@ -1,4 +1,4 @@
-"""Traced programs: without JAX's caches, in a hashable form for comparison, with the Python
+"""Traced programs: without JAX's caches, with fingerprints for comparison, with the Python
 functions that they call, and with LAPACK calls for one matrix at a time.
 
 Lowering a program to text takes twice as long as tracing it, and most programs of a session are
@@ -7,7 +7,7 @@ traced again unchanged.
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -30,116 +30,119 @@ _TRACE: Any = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
-def anew() -> Iterator[None]:
+def without_trace_cache() -> Iterator[None]:
     """Trace the enclosed programs again, ignoring JAX's caches.
 
-    JAX keeps traces of functions, such as the bodies of loops, and does not notice when a global
+    JAX caches traces of functions, such as the bodies of loops, and does not notice when a global
     variable that one of them reads has changed.
     """
     with _TRACE(object()):
         yield
 
 
-def called(program: Any) -> Iterator[Callable[..., Any]]:
+def callbacks(value: object) -> Iterator[Callable[..., object]]:
     """Yield the Python functions whose results enter a traced program while it runs."""
-    if isinstance(program, ClosedJaxpr):
-        # Since JAX 0.12 these are one class.
-        program = program.jaxpr
-    if isinstance(program, tuple | list):
-        for each in program:
-            yield from called(each)
-    elif isinstance(program, Jaxpr):
-        for each in program.eqns:
-            if each.primitive.name in ("pure_callback", "io_callback"):
-                yield each.params["callback"].callback_func
-            yield from called([*each.params.values()])
+    if isinstance(value, ClosedJaxpr):
+        # Since JAX 0.12 this is the same class as the next one.
+        value = value.jaxpr
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from callbacks(item)
+    elif isinstance(value, Jaxpr):
+        for eqn in value.eqns:
+            if eqn.primitive.name in ("pure_callback", "io_callback"):
+                yield eqn.params["callback"].callback_func
+            yield from callbacks([*eqn.params.values()])
 
 
 def reads(traced: jax.stages.Traced) -> list[bool]:
     """Return for each array among a program's arguments whether the results may depend on it. Loops
-    and branches count as reading all that they take."""
+    and branches count as reading all their arguments."""
     return _reads(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars))
 
 
-def _reads(program: Jaxpr, wanted: list[bool]) -> list[bool]:
-    results = zip(program.outvars, wanted, strict=True)
-    live = {each for each, want in results if want and isinstance(each, Var)}
-    for each in reversed(program.eqns):
-        outputs = [result in live for result in each.outvars]
-        if not any(outputs) and not each.effects:
+def _reads(jaxpr: Jaxpr, wanted: list[bool]) -> list[bool]:
+    results = zip(jaxpr.outvars, wanted, strict=True)
+    live = {var for var, want in results if want and isinstance(var, Var)}
+    for eqn in reversed(jaxpr.eqns):
+        outputs = [var in live for var in eqn.outvars]
+        if not any(outputs) and not eqn.effects:
             continue
-        needed = [True] * len(each.invars)
-        inner = inside(each)
-        if len(inner) == 1 and each.primitive.name not in ("scan", "while"):
-            # A call of a function: with the same arguments and results.
-            taken, made = inner[0].invars, inner[0].outvars
-            if (len(taken), len(made)) == (len(each.invars), len(outputs)):
-                needed = _reads(inner[0], outputs)
-        arguments = zip(each.invars, needed, strict=True)
-        live |= {one for one, need in arguments if need and isinstance(one, Var)}
-    return [each in live for each in program.invars]
+        needed = [True] * len(eqn.invars)
+        inner = inside(eqn)
+        if (
+            len(inner) == 1
+            and eqn.primitive.name not in ("scan", "while")
+            # A call of a function has the arguments and results of the operation.
+            and len(inner[0].invars) == len(eqn.invars)
+            and len(inner[0].outvars) == len(outputs)
+        ):
+            needed = _reads(inner[0], outputs)
+        arguments = zip(eqn.invars, needed, strict=True)
+        live |= {var for var, need in arguments if need and isinstance(var, Var)}
+    return [var in live for var in jaxpr.invars]
 
 
-def operations(program: Jaxpr) -> Iterator[str]:
+def operations(jaxpr: Jaxpr) -> Iterator[str]:
     """Yield the names of all operations of a program, including those of loops and functions."""
-    for each in program.eqns:
-        yield each.primitive.name
-        for inner in inside(each):
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for inner in inside(eqn):
             yield from operations(inner)
 
 
-def form(traced: jax.stages.Traced) -> Hashable | None:
+def jaxpr_fingerprint(traced: jax.stages.Traced) -> Hashable | None:
     """Return a value that is equal for traces that lower to the same text. It covers operations and
     their parameters, constants, shapes, and the names of arguments and results. Objects of JAX are
     compared by their own equality. Returns None if something is not hashable."""
     names = jax.tree.structure((traced.in_avals, traced.out_info))
     try:
-        found = names, _form(traced.jaxpr)
-        hash(found)
+        fingerprint = names, _hashable(traced.jaxpr)
+        hash(fingerprint)
     except TypeError:
         return None
-    return found
+    return fingerprint
 
 
-def _form(value: Any) -> Any:
+def _hashable(value: object) -> Hashable:
     # Since JAX 0.12 these are one class.
     if isinstance(value, ClosedJaxpr):
-        return _of_operations(value.jaxpr), _form(value.consts)
+        return _hashable_jaxpr(value.jaxpr), _hashable(value.consts)
     if isinstance(value, Jaxpr):
-        return _of_operations(value)
+        return _hashable_jaxpr(value)
     if hasattr(value, "__array__"):
+        # By its bytes, because 0.0 equals -0.0 and NaN equals nothing.
         array = np.asarray(value)
         return array.shape, str(array.dtype), array.tobytes()
     if isinstance(value, tuple | list):
-        return type(value), *map(_form, value)
+        return type(value), *map(_hashable, value)
     if isinstance(value, dict):
-        return tuple((name, _form(each)) for name, each in value.items())
+        return tuple((name, _hashable(item)) for name, item in value.items())
     return value
 
 
-def _of_operations(jaxpr: Jaxpr) -> Any:
-    places: dict[Any, int] = {}
+def _hashable_jaxpr(jaxpr: Jaxpr) -> Hashable:
+    # Variables are numbered in the order of their first use, as they are new in each trace.
+    numbers: dict[Var, int] = {}
 
-    def place(each: Var | Literal) -> Any:
-        if isinstance(each, Literal):
-            return _form(each.val), each.aval
-        return places.setdefault(each, len(places)), each.aval
+    def atom(var: Var | Literal) -> Hashable:
+        if isinstance(var, Literal):
+            return _hashable(var.val), var.aval
+        return numbers.setdefault(var, len(numbers)), var.aval
 
-    def placed(variables: Any) -> tuple[Any, ...]:
-        return tuple(map(place, variables))
+    def atoms(variables: Iterable[Var | Literal]) -> Hashable:
+        return tuple(map(atom, variables))
 
-    begin = placed(jaxpr.constvars), placed(jaxpr.invars)
-    operations = []
-    for each in jaxpr.eqns:
-        unused = UNUSED.get(each.primitive.name, ())
-        told = _form({name: each.params[name] for name in each.params if name not in unused})
-        operations.append(
-            (each.primitive, each.ctx, told, placed(each.invars), placed(each.outvars))
-        )
-    return begin, tuple(operations), placed(jaxpr.outvars)
+    inputs = atoms(jaxpr.constvars), atoms(jaxpr.invars)
+    eqns = []
+    for eqn in jaxpr.eqns:
+        unused = UNUSED.get(eqn.primitive.name, ())
+        params = _hashable({name: eqn.params[name] for name in eqn.params if name not in unused})
+        eqns.append((eqn.primitive, eqn.ctx, params, atoms(eqn.invars), atoms(eqn.outvars)))
+    return inputs, tuple(eqns), atoms(jaxpr.outvars)
 
 
-def unbatched(traced: jax.stages.Traced, *arguments: Any) -> jax.stages.Traced:
+def unbatch_lapack(traced: jax.stages.Traced, *arguments: Any) -> jax.stages.Traced:
     """Return a program, traced with these arguments, with a loop in place of each LAPACK call for
     several matrices. A program without such calls is returned as it is.
 
@@ -147,58 +150,58 @@ def unbatched(traced: jax.stages.Traced, *arguments: Any) -> jax.stages.Traced:
     everything else, and wait for them. If several CPU devices do so at once, they can wait for each
     other for ever.
     """
-    found = _unbatched(traced.jaxpr)
-    if found is traced.jaxpr:
+    jaxpr = _unbatch(traced.jaxpr)
+    if jaxpr is traced.jaxpr:
         return traced
-    function, result = jaxpr_as_fun(found), jax.tree.structure(traced.out_info)
-    return jax.jit(lambda *given: result.unflatten(function(*jax.tree.leaves(given)))).trace(
+    function, result = jaxpr_as_fun(jaxpr), jax.tree.structure(traced.out_info)
+    return jax.jit(lambda *inputs: result.unflatten(function(*jax.tree.leaves(inputs)))).trace(
         *arguments
     )
 
 
-def _unbatched(value: Any) -> Any:
+def _unbatch(value: Any) -> Any:
     """Replace the operations inside a parameter of an operation; return others as they are."""
     if isinstance(value, ClosedJaxpr):
-        # Since JAX 0.12 these are one class.
-        inner = _of_jaxpr(value.jaxpr)
+        # Since JAX 0.12 this is the same class as the next one.
+        inner = _unbatch_jaxpr(value.jaxpr)
         return value if inner is value.jaxpr else value.replace(jaxpr=inner)
     if isinstance(value, Jaxpr):
-        return _of_jaxpr(value)
+        return _unbatch_jaxpr(value)
     if isinstance(value, tuple | list):
-        made = [_unbatched(each) for each in value]
-        if all(new is old for new, old in zip(made, value, strict=True)):
+        items = [_unbatch(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
             return value
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
-def _of_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
-    made = [_of_operation(each) for each in jaxpr.eqns]
-    same = all(new is old for new, old in zip(made, jaxpr.eqns, strict=True))
-    return jaxpr if same else jaxpr.replace(eqns=made)
+def _unbatch_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
+    eqns = [_unbatch_eqn(eqn) for eqn in jaxpr.eqns]
+    same = all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True))
+    return jaxpr if same else jaxpr.replace(eqns=eqns)
 
 
-def _of_operation(operation: JaxprEqn) -> JaxprEqn:
-    params = {name: _unbatched(value) for name, value in operation.params.items()}
-    if any(params[name] is not value for name, value in operation.params.items()):
-        return operation.replace(params=params)
-    if operation.primitive.name not in LAPACK:
-        return operation
-    known: list[Any] = [each.aval for each in operation.invars]
-    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in known]
+def _unbatch_eqn(eqn: JaxprEqn) -> JaxprEqn:
+    params = {name: _unbatch(value) for name, value in eqn.params.items()}
+    if any(params[name] is not value for name, value in eqn.params.items()):
+        return eqn.replace(params=params)
+    if eqn.primitive.name not in LAPACK:
+        return eqn
+    avals: list[Any] = [var.aval for var in eqn.invars]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     # All operands have the same batch; vectors, such as pivots, have one dimension less.
     front = max(len(each.shape) for each in shapes) - 2
     batch = shapes[0].shape[:front]
     if math.prod(batch) <= 1:
-        return operation
+        return eqn
 
     def call(operands: list[jax.Array]) -> Any:
-        return operation.primitive.bind(*operands, **params)
+        return eqn.primitive.bind(*operands, **params)
 
-    def looped(*operands: jax.Array) -> Any:
-        found = jax.lax.map(call, [x.reshape(-1, *x.shape[front:]) for x in operands])
-        return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
+    def loop(*operands: jax.Array) -> Any:
+        results = jax.lax.map(call, [x.reshape(-1, *x.shape[front:]) for x in operands])
+        return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
     # A call of a compiled function is a single operation with the same operands and results.
-    (made,) = jax.make_jaxpr(jax.jit(looped))(*shapes).jaxpr.eqns
-    return made.replace(invars=operation.invars, outvars=operation.outvars)
+    (replacement,) = jax.make_jaxpr(jax.jit(loop))(*shapes).jaxpr.eqns
+    return replacement.replace(invars=eqn.invars, outvars=eqn.outvars)

@@ -16,12 +16,12 @@ from sweeps.lines import printable
 
 Report = Callable[[str], None]
 Digest = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
-Identity = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
+StoreId = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
 CHECKPOINT = "checkpoint"
 """Name of the array of states from which runs resume, if a sweep keeps them."""
 PARTS = "parts"
 """Key of a configuration: the settings behind the labels of an axis that varies parts of a run."""
-GROUP = "zarr.json"
+GROUP_FILE = "zarr.json"
 """Metadata file of a store's group."""
 RECORDS = "status/.chunks-"
 """Prefix of the folder of commit records, followed by the id of the store. It lies inside an array,
@@ -32,9 +32,11 @@ SHORT = 12
 """Number of hash digits in messages and file names."""
 CHANGED = "its checksum does not match"
 """Reason in errors about damaged files."""
-SEALED = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
-LARGEST = 2**27
+WITH_DIGEST = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
+MAX_FILE_SIZE = 2**27
 """Default limit for the size of a file to read, in bytes."""
+RESERVED_NAMES = ("zarr.json", "time", "status", "first_bad_step", "checkpoint")
+"""Names that any store may contain, whatever is recorded."""
 
 
 class StoreError(ValueError):
@@ -106,7 +108,8 @@ class Variable(NamedTuple):
         """Pad the last axes to the shape of the variable, with NaN or, in types without it, with 0.
         Raises `ValueError` if they are longer."""
         outer = values.ndim - len(self.shape)
-        extra = [want - got for got, want in zip(values.shape[outer:], self.shape, strict=True)]
+        # Records of other settings, such as a shorter sequence, may have fewer entries.
+        extra = [new - old for old, new in zip(values.shape[outer:], self.shape, strict=True)]
         if not any(extra):
             return values
         if min(extra) < 0:
@@ -121,47 +124,44 @@ def sha(value: bytes | str) -> str:
     return hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()
 
 
-def sealed(about: Mapping[str, Any]) -> bytes:
-    """Serialize a record as JSON with a digest of itself."""
-    value = json.dumps(about).encode()
+def with_digest(record: Mapping[str, Any]) -> bytes:
+    """Return a record as JSON, with a digest of itself."""
+    value = json.dumps(record).encode()
     return b'{"digest": "%s", "record": %s}' % (sha(value).encode(), value)
 
 
-def unsealed(value: bytes) -> bytes:
-    """Return the JSON of a sealed file; raises `ValueError` if it does not match its digest."""
-    found = SEALED.fullmatch(value)
-    if not found or sha(found[2]).encode() != found[1]:
+def without_digest(value: bytes) -> bytes:
+    """Return the JSON of a record; raises `ValueError` if it does not match its digest."""
+    parts = WITH_DIGEST.fullmatch(value)
+    if not parts or sha(parts[2]).encode() != parts[1]:
         raise ValueError(CHANGED)
-    return found[2]
+    return parts[2]
 
 
-def damaged(name: str, key: str, why: str, then: str = "Nothing was changed.") -> StoreError:
+def damaged(name: str, key: str, why: str, remedy: str = "Nothing was changed.") -> StoreError:
     """Return the error for a file of a store whose content has changed."""
-    return StoreError(f"{name}: the file {key} is damaged ({why}). {then}")
+    return StoreError(f"{name}: the file {key} is damaged ({why}). {remedy}")
 
 
-def missing(name: str, key: str, then: str = "Nothing was changed.") -> StoreError:
+def missing(name: str, key: str, remedy: str = "Nothing was changed.") -> StoreError:
     """Return the error for a file of a store that is missing."""
-    return StoreError(f"{name}: the file {key} is missing. {then}")
+    return StoreError(f"{name}: the file {key} is missing. {remedy}")
 
 
-OF_STORES = ("zarr.json", "time", "status", "first_bad_step", "checkpoint")
-"""Names that any store may contain, whatever is recorded."""
-
-
-def check_names(*named: tuple[str, Iterable[str]]) -> None:
+def check_names(*groups: tuple[str, Iterable[str]]) -> None:
     """Raise `ValueError` for an invalid array name, or for one name used twice. Names are grouped
-    by setting; the setting of `OF_STORES` is ""."""
-    found: dict[str, tuple[str, str]] = {}
-    for field, names in named:
+    by setting; the setting of `RESERVED_NAMES` is ""."""
+    used: dict[str, tuple[str, str]] = {}
+    for field, names in groups:
         for name in names:
             if field:
                 checks.name(field, name)
-            before, other = found.setdefault(name.casefold(), (field, name))
-            if (before, other) == (field, name):
+            # Arrays are folders, whose names some file systems compare without case.
+            other_field, other = used.setdefault(name.casefold(), (field, name))
+            if (other_field, other) == (field, name):
                 continue
-            what = {"": "something that every store has", "record": "an array that is recorded"}
-            same = f"is also the name of {what.get(before, f'one of the {before}')}"
+            owners = {"": "something that every store has", "record": "an array that is recorded"}
+            why = f"is also the name of {owners.get(other_field, f'one of the {other_field}')}"
             if other != name:
-                same = f"differs from {other!r} only in case, which some file systems ignore"
-            raise ValueError(f"{field} = {name!r}: {same}; one of them needs another name")
+                why = f"differs from {other!r} only in case, which some file systems ignore"
+            raise ValueError(f"{field} = {name!r}: {why}; one of them needs another name")

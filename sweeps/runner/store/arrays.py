@@ -28,13 +28,13 @@ EMPTY = {"i": MISSING, "u": 0}
 """Fill values of integer arrays; boolean arrays use true and all others NaN."""
 FILL = {**EMPTY, "b": True, "c": ["NaN", 0.0], "f": "NaN", "U": ""}
 """Fill values in zarr's notation."""
-NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
+NUMBER_TYPES = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
 """Maximum cells and chunks of an array, and bytes per chunk (a limit of its compression)."""
-Index = tuple[int, ...]
-Read = Callable[[Index], np.ndarray | None]
+ReadChunk = Callable[[tuple[int, ...]], np.ndarray | None]
 """Returns the values of a chunk at an index; None if the chunk does not exist."""
 Select = Callable[[Sequence[np.ndarray]], np.ndarray]
+"""Returns the values of an array at positions along each of its first axes."""
 
 
 class Array(NamedTuple):
@@ -64,11 +64,12 @@ class Array(NamedTuple):
     def metadata(self) -> dict[str, Any]:
         """Return the array's metadata in zarr's format."""
         kind, width = self.dtype.kind, self.dtype.itemsize
-        words = {"name": "fixed_length_utf32", "configuration": {"length_bytes": width}}
+        text = {"name": "fixed_length_utf32", "configuration": {"length_bytes": width}}
+        # Single bytes have no order.
         order = {"configuration": {"endian": "little"}} if width > 1 else {}
         return {
             "shape": list(self.shape),
-            "data_type": words if kind == "U" else self.dtype.name,
+            "data_type": text if kind == "U" else self.dtype.name,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": FILL[kind],
@@ -85,16 +86,16 @@ class Array(NamedTuple):
             "storage_transformers": [],
         }
 
-    def encoded(self, values: np.ndarray) -> bytes:
+    def encode(self, values: np.ndarray) -> bytes:
         """Encode values as a chunk, like zarr but in a tenth of the time."""
         chunk = np.full(self.chunk, self.empty, self.dtype)
         chunk[tuple(map(slice, values.shape))] = values
         packed = Zstd(level=LEVEL).encode(chunk.astype(chunk.dtype.newbyteorder("<"), copy=False))
         return packed + checksum(packed)
 
-    def decoded(self, chunk: bytes) -> np.ndarray:
+    def decode(self, chunk: bytes) -> np.ndarray:
         """Decode a chunk; raises `ValueError` if it has the wrong size or is invalid."""
-        if unpacked(chunk) != self.size:
+        if decoded_size(chunk) != self.size:
             raise ValueError("its size does not match its array")
         try:
             values = np.frombuffer(Zstd().decode(chunk[:-CHECKSUM]), self.dtype.newbyteorder("<"))
@@ -102,37 +103,44 @@ class Array(NamedTuple):
             raise ValueError(str(error)) from None
         return values.reshape(self.chunk).astype(self.dtype, copy=False)
 
-    def whole(self, files: Mapping[str, bytes], most: int) -> np.ndarray:
+    def assemble(self, files: Mapping[str, bytes], most: int) -> np.ndarray:
         """Decode the whole array from the files of all chunks, each of at most `most` bytes. Raises
         `ValueError` or `LookupError`."""
         if len(files) != self.chunks or self.size > most:
             raise ValueError("its size does not match its array, or is far too large")
-
-        def read(index: Index) -> np.ndarray:
-            return self.decoded(files["/".join(("c", *map(str, index)))])
-
-        return self.select([np.arange(n) for n in self.shape], read)
+        return self.select(
+            [np.arange(n) for n in self.shape],
+            lambda index: self.decode(files["/".join(("c", *map(str, index)))]),
+        )
 
     def select(
-        self, places: Sequence[np.ndarray], read: Read, several: Callable = map
+        self, positions: Sequence[np.ndarray], read: ReadChunk, map_chunks: Callable = map
     ) -> np.ndarray:
-        """Return the values at `places` along each of the first axes; chunks do not divide the
-        others. `several` maps over the chunks, like `map`."""
-        inner = self.shape[len(places) :]
-        found = np.full((*map(len, places), *inner), self.empty, self.dtype)
+        """Return the values at positions along each of the first axes; chunks do not divide the
+        others. `map_chunks` maps over the chunks, like `map`."""
+        inner = self.shape[len(positions) :]
+        result = np.full((*map(len, positions), *inner), self.empty, self.dtype)
+        # Group the positions along each axis by chunk, so that each chunk is read once: the number
+        # of the chunk, their rows in the result, and their offsets in the chunk.
+        groups = []
+        for along, size in zip(positions, self.chunk, strict=False):
+            order = np.argsort(along // size, kind="stable")
+            numbers, starts = np.unique(along[order] // size, return_index=True)
+            rows = np.split(order, starts[1:])
+            chunks = zip(numbers.tolist(), rows, strict=False)
+            groups.append([(number, own, along[own] % size) for number, own in chunks])
 
         def put(parts: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> None:
-            if (values := read(tuple(at for at, _, _ in parts))) is not None:
-                values = values[np.ix_(*(inside for _, _, inside in parts))]
-                found[np.ix_(*(rows for _, rows, _ in parts))] = values
+            if (values := read(tuple(number for number, _, _ in parts))) is not None:
+                values = values[np.ix_(*(offsets for _, _, offsets in parts))]
+                result[np.ix_(*(rows for _, rows, _ in parts))] = values
 
-        list(several(put, itertools.product(*map(_by_chunk, places, self.chunk))))
-        return found
+        list(map_chunks(put, itertools.product(*groups)))
+        return result
 
 
-class _Later(BackendArray):
-    """An array that xarray reads lazily. `select` returns the values at places along each of the
-    first `outer` axes."""
+class _LazyArray(BackendArray):
+    """An array that xarray reads lazily, by positions along each of the first `outer` axes."""
 
     def __init__(self, array: Array, outer: int, select: Select) -> None:
         self.shape, self.dtype, self.dims = array.shape, array.dtype, array.dims
@@ -144,35 +152,37 @@ class _Later(BackendArray):
 
     def _at(self, key: tuple[Any, ...]) -> np.ndarray:
         outer, inner = key[: self.outer], key[self.outer :]
-        places = [np.atleast_1d(np.arange(n)[at]) for n, at in zip(self.shape, outer, strict=False)]
+        positions = [
+            np.atleast_1d(np.arange(n)[at]) for n, at in zip(self.shape, outer, strict=False)
+        ]
         # Axes with a single integer index are dropped.
-        left = [0 if isinstance(at, int | np.integer) else slice(None) for at in outer]
-        return xr.Variable(self.dims, self.select(places))[(*left, *inner)].to_numpy()
+        rest = [0 if isinstance(at, int | np.integer) else slice(None) for at in outer]
+        return xr.Variable(self.dims, self.select(positions))[(*rest, *inner)].to_numpy()
 
 
-def later(array: Array, outer: int, select: Select) -> xr.Variable:
-    """Return a variable that xarray reads once, when it is used; see `_Later`."""
-    lazy: Any = indexing.LazilyIndexedArray(_Later(array, outer, select))
-    kept = indexing.MemoryCachedArray(indexing.CopyOnWriteArray(lazy))
-    return xr.Variable(array.dims, kept, array.attributes)
+def lazy_variable(array: Array, outer: int, select: Select) -> xr.Variable:
+    """Return a variable that xarray reads once, when it is used; see `_LazyArray`."""
+    lazy: Any = indexing.LazilyIndexedArray(_LazyArray(array, outer, select))
+    cached = indexing.MemoryCachedArray(indexing.CopyOnWriteArray(lazy))
+    return xr.Variable(array.dims, cached, array.attributes)
 
 
-def described(about: Mapping[str, Any]) -> Array:
+def parse_metadata(metadata: Mapping[str, Any]) -> Array:
     """Parse the metadata of an array; raises an exception of any type if dynsim did not write
     it."""
-    kind, dims = about["data_type"], tuple(about.get("dimension_names", ()))
-    shape, chunk = about["shape"], about["chunk_grid"]["configuration"]["chunk_shape"]
+    kind, dims = metadata["data_type"], tuple(metadata.get("dimension_names", ()))
+    shape, chunk = metadata["shape"], metadata["chunk_grid"]["configuration"]["chunk_shape"]
     if isinstance(kind, dict):
         kind = f"U{kind['configuration']['length_bytes'] // 4}"
-    elif not NUMBERS.fullmatch(kind):
+    elif not NUMBER_TYPES.fullmatch(kind):
         raise ValueError(kind)
-    array = Array(dims, tuple(shape), tuple(chunk), np.dtype(kind), about["attributes"])
-    expected = array.metadata()
-    # Arrays that are not results, such as axes, get a zero fill value from zarr.
-    fills = expected.pop("fill_value"), 0, ""
-    known = (
-        about == {**expected, "fill_value": about["fill_value"]}
-        and about["fill_value"] in fills
+    array = Array(dims, tuple(shape), tuple(chunk), np.dtype(kind), metadata["attributes"])
+    # All else is as dynsim writes it, so that a store cannot choose a codec. Arrays that are not
+    # results, such as axes, get a zero fill value from zarr.
+    expected, fill = array.metadata(), metadata["fill_value"]
+    valid = (
+        metadata == {**expected, "fill_value": fill}
+        and fill in (expected["fill_value"], 0, "")
         and len(shape) == len(chunk) == len(dims)
         and all(checks.NAME.fullmatch(dim) for dim in dims)
         and all(type(n) is int for n in (*shape, *chunk))
@@ -181,12 +191,12 @@ def described(about: Mapping[str, Any]) -> Array:
         and array.chunks <= MOST_CHUNKS
         and array.size <= MOST_BYTES
     )
-    if not known:
-        raise ValueError(about)
+    if not valid:
+        raise ValueError(metadata)
     return array
 
 
-def unpacked(chunk: bytes) -> int | None:
+def decoded_size(chunk: bytes) -> int | None:
     """Return the decoded size that a chunk declares; None without one, unlike dynsim's chunks."""
     if chunk[:4] != b"\x28\xb5\x2f\xfd" or len(chunk) < 6:
         return None
@@ -201,11 +211,3 @@ def unpacked(chunk: bytes) -> int | None:
 def checksum(packed: bytes) -> bytes:
     """Return the checksum that follows a chunk, as in zarr's codec `crc32c`."""
     return int(google_crc32c.value(packed)).to_bytes(CHECKSUM, "little")
-
-
-def _by_chunk(places: np.ndarray, size: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Group places along an axis by chunk: its number, their positions, and offsets in it."""
-    order = np.argsort(places // size, kind="stable")
-    chunks, starts = np.unique(places[order] // size, return_index=True)
-    rows = np.split(order, starts[1:])
-    return [(at, own, places[own] % size) for at, own in zip(chunks.tolist(), rows, strict=False)]

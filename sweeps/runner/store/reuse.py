@@ -8,8 +8,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -23,54 +22,50 @@ from sweeps.runner.store.arrays import MISSING
 from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
-from sweeps.systems.base import known
+from sweeps.systems.base import static_times
 
-ALIKE = ("system", "theory", "root", "rtol")
+SAME_IN_BOTH = ("system", "theory", "root", "rtol")
 """Fields that two sweeps must share besides the settings of their runs."""
-Region = tuple[slice, ...]
-Arrays = dict[str, np.ndarray]
-Found = tuple[tuple[Int[np.ndarray, " N"], ...], Arrays]
-"""Runs that a source has in a region: places along each dimension, and their arrays."""
+ChunkRegion = tuple[slice, ...]
+Settings = dict[str, str]
+"""Settings of a run by dotted name, each as JSON text, so that any two can be compared."""
 
 
-class Reused:
-    """A source store, with the positions of its runs in the sweep.
+class ReusableRuns:
+    """The runs of a store that a sweep copies or resumes.
 
     Attributes:
-        known: for each dimension of the sweep, a mask of its values that the store has.
-        index: for each dimension of the store, the matching dimension of the sweep and, for each
-            value there, the place in the store (-1 if absent); or None and a single place.
-        others: static values whose runs belong to another program.
-        step: last step of its runs, from which those of the sweep resume; 0 for complete runs.
-        early: number of the sweep's times up to that step, all of which it has recorded.
-        times: later recording times of resumed runs, in steps.
         original: the sweep of the store.
+        step: last step of its runs, from which those of the sweep resume; 0 for complete runs.
+        num_early: number of the sweep's times up to that step, all of which it has recorded.
+        late: later recording times of resumed runs, in steps.
+        available: for each dimension of the sweep, a mask of its values that the store has.
+        positions: for each dimension of the store, the matching dimension of the sweep and, for
+            each value there, its position in the store (-1 if absent); or None and one position.
+        other_programs: static values whose runs belong to another program.
     """
 
     def __init__(self, store: Store, sweep: Sweep) -> None:
         """Raise `ValueError` for a store whose runs cannot be reused, naming the difference."""
         self.store, self.sweep = store, sweep
-        self.others: list[dict[str, Any]] = []
-        self._rest: Work | None = None
+        self.other_programs: list[Mapping[str, Hashable]] = []
+        self._continuation: Work | None = None
+
+        # Convert the runs of both sweeps to settings that can be compared.
         ours, theirs = config_of(sweep), store.config
-
-        def require(name: str, there: Any, here: Any, shown: Callable[[Any], Any] = str) -> None:
-            if there != here:
-                raise StoreError(
-                    f"reuse = {store.name}: {name} = {shown(there)} there, {shown(here)} here"
-                )
-
-        for name in ALIKE:
-            require(name, theirs[name], ours[name], json.dumps)
+        for name in SAME_IN_BOTH:
+            if theirs[name] != ours[name]:
+                raise _difference(store, name, json.dumps(theirs[name]), json.dumps(ours[name]))
         if lacking := [name for name in sweep.names if name not in theirs["record"]]:
             raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
-        coordinates = store.dataset().coords
         self.original = _original(store, sweep)
-        begin, end = (each.first.steps or 0 for each in (self.original, sweep))
-        there, here = self._places = Places(self.original), Places(sweep)
+        there, here = self._there, self._here = RunIndex(self.original), RunIndex(sweep)
         varied = there.varied | here.varied
+
+        # Runs with fewer steps are resumed from their checkpoints, others are copied as they are.
+        begin, end = self.original.first.steps or 0, sweep.first.steps or 0
         self.step = begin if begin < end and "steps" not in varied else 0
-        self.early, self.times = 0, ()
+        self.num_early, self.late = 0, ()
         if (self.step or sweep.checkpoint) and CHECKPOINT not in store.names:
             runs = f"its runs of {begin} steps" if self.step else "its runs"
             raise StoreError(
@@ -78,35 +73,55 @@ class Reused:
                 "checkpoint = true"
             )
         if self.step:
-            times = np.atleast_1d(coordinates["time"].values)
-            self.early, self.times = _parted(store, sweep, begin, times)
+            times = static_times(sweep.first.steps_recorded(sweep.times))
+            early = [time for time in times if time <= begin]
+            self.num_early, self.late = len(early), times[len(early) :]
+            recorded = np.atleast_1d(store.dataset().coords["time"].values).tolist()
+            if early and early != recorded:
+                raise StoreError(
+                    f"reuse = {store.name}: recorded at the steps {_few(recorded)}, and this "
+                    f"sweep, until step {begin}, at {_few(early)}; set times to the former plus "
+                    "later ones, or to 'end'"
+                )
+            if not self.late:
+                raise StoreError(
+                    f"times = {_few(times)}: none is after step {begin} of {store.name}"
+                )
             there.first["steps"] = here.first["steps"]
-        else:
-            require("times", theirs["times"], ours["times"], json.dumps)
+        elif theirs["times"] != ours["times"]:
+            raise _difference(
+                store, "times", json.dumps(theirs["times"]), json.dumps(ours["times"])
+            )
+
+        # Settings that vary in neither sweep must be the same.
         for name in sorted({*there.first, *here.first} - varied):
-            require(f"run.{name}", there.first.get(name), here.first.get(name))
-        self.known = [
-            np.array([there.has(row) for row in here.rows(dim, names)])
+            if there.first.get(name) != here.first.get(name):
+                raise _difference(store, f"run.{name}", there.first.get(name), here.first.get(name))
+
+        # Find the values of each dimension of the store among those of the sweep. A dimension may
+        # vary several settings, if axes are zipped or have kinds.
+        self.available = [
+            np.array([there.agrees(row) for row in here.rows(dim, names)])
             for dim, names in enumerate(here.dims)
         ]
-        self.index: list[tuple[int | None, Int[np.ndarray, " N"]]] = []
+        self.positions: list[tuple[int | None, Int[np.ndarray, " N"]]] = []
         for dim, names in enumerate(there.dims):
-            at = [i for i, mine in enumerate(here.dims) if mine & names]
-            if len(at) > 1:
+            matching = [i for i, own in enumerate(here.dims) if own & names]
+            if len(matching) > 1:
                 raise StoreError(
                     f"reuse = {store.name}: {', '.join(sorted(names))} vary together there and "
                     "not here"
                 )
-            rows = {tuple(row.items()): i for i, row in enumerate(there.rows(dim, names))}
-            wanted = here.rows(at[0] if at else None, names)
-            places = np.array([rows.get(tuple(row.items()), -1) for row in wanted])
-            if at:
-                self.known[at[0]] &= places >= 0
+            stored = {tuple(row.items()): i for i, row in enumerate(there.rows(dim, names))}
+            wanted = here.rows(matching[0] if matching else None, names)
+            places = np.array([stored.get(tuple(row.items()), -1) for row in wanted])
+            if matching:
+                self.available[matching[0]] &= places >= 0
             elif places[0] < 0:
                 values = ", ".join(f"{name} = {value}" for name, value in wanted[0].items())
                 raise StoreError(f"reuse = {store.name}: has no run with {values}")
-            self.index.append((at[0] if at else None, places))
-        used = [dim for dim, _ in self.index if dim is not None]
+            self.positions.append((matching[0] if matching else None, places))
+        used = [dim for dim, _ in self.positions if dim is not None]
         if len(set(used)) < len(used):
             raise StoreError(f"reuse = {store.name}: axes vary together here and not there")
 
@@ -115,100 +130,109 @@ class Reused:
         """The final states of runs, as bytes."""
         return self.store.variables[CHECKPOINT]
 
-    def rest(self, work: Work) -> Work:
+    def continuation(self, work: Work) -> Work:
         """Return the `Work` that continues the runs of the store to the end of the sweep."""
-        if self._rest is None:
-            later = dataclasses.replace(self.sweep, times=self.times, checkpoint=True)
-            self._rest = work.going_on(later, self.step, self.state.shape[0])
-        return self._rest
+        if self._continuation is None:
+            later = dataclasses.replace(self.sweep, times=self.late, checkpoint=True)
+            tile, state = math.prod(work.tile), self.state.shape[0]
+            options = {"layout": work.plan.layout, "tile": tile, "begin": self.step, "state": state}
+            self._continuation = Work(later, work.mesh, **options)
+        return self._continuation
 
-    def _is_other(self, region: Region) -> bool:
-        """Return whether the store's runs of a region belong to another program."""
-        there, here = self._places
-        mine = here.first | here.chosen(self.sweep.static_values(region))
-        others = map(there.chosen, self.others)
-        return any(all(mine.get(p) == v for p, v in other.items()) for other in others)
-
-    def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
-        """Read the runs that it has in a region; None if there are none."""
-        keep = tuple(
-            np.flatnonzero(known[part]) for known, part in zip(self.known, region, strict=True)
+    def read(
+        self, region: ChunkRegion, variables: Mapping[str, Variable]
+    ) -> tuple[tuple[Int[np.ndarray, " N"], ...], dict[str, np.ndarray]] | None:
+        """Read the runs that the store has in a region: their places in it along each dimension,
+        and their arrays. None if there are none."""
+        places = tuple(
+            np.flatnonzero(mask[part]) for mask, part in zip(self.available, region, strict=True)
         )
-        if not all(map(len, keep)) or self._is_other(region):
+        if not all(map(len, places)):
             return None
-        chosen = [
-            places if dim is None else places[region[dim]][keep[dim]] for dim, places in self.index
+        # Runs whose program has changed are computed again.
+        settings = self._here.first | self._here.settings(self.sweep.static_values(region))
+        for labels in self.other_programs:
+            other = self._there.settings(labels)
+            if all(settings.get(name) == value for name, value in other.items()):
+                return None
+
+        dims = [dim for dim, _ in self.positions]
+        stored = [
+            rows if dim is None else rows[region[dim]][places[dim]] for dim, rows in self.positions
         ]
-        order = [dim for dim, _ in self.index]
-        found = {}
+        # From the dimensions of the store to those of the sweep: drop those with a single run,
+        # reorder the others, and add those that vary only settings common to the stored runs.
+        single = tuple(i for i, dim in enumerate(dims) if dim is None)
+        shared = [dim for dim in dims if dim is not None]
+        added = [i for i in range(len(places)) if i not in shared]
+        arrays = {}
         for name, variable in variables.items():
-            values = self.store.select(name, chosen)
-            single = tuple(i for i, dim in enumerate(order) if dim is None)
-            values = np.squeeze(values, single)
-            left = [dim for dim in order if dim is not None]
-            values = np.transpose(values, [*np.argsort(left), *range(len(left), values.ndim)])
-            values = np.expand_dims(values, [i for i in range(len(keep)) if i not in left])
+            values = np.squeeze(self.store.select(name, stored), single)
+            inner = range(len(shared), values.ndim)
+            values = np.expand_dims(np.transpose(values, [*np.argsort(shared), *inner]), added)
             try:
-                found[name] = variable.padded(values)
+                arrays[name] = variable.padded(values)
             except ValueError:
                 raise StoreError(
                     f"reuse = {self.store.name}: {name} has longer axes than it has here"
                 ) from None
-        return keep, found
+        return places, arrays
 
 
-def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region], str]) -> None:
-    """Write the chunks that the sources have completely, attributed to the given program. Workers
-    then compute the rest chunk by chunk."""
+def copy_chunks(
+    store: Store, sources: Sequence[ReusableRuns], program: Callable[[ChunkRegion], str]
+) -> None:
+    """Write the chunks that the sources have completely, attributed to the program of each region.
+    Workers then compute the rest chunk by chunk."""
     for number in np.flatnonzero(~store.done()) if sources else ():
         region = store.layout.region(int(number))
-        arrays, missing = gathered(sources, region, store.variables)
+        arrays, missing = read_sources(sources, region, store.variables)
         if not missing.any():
             store.write(region, arrays, program=program(region))
 
 
-def completed(
-    sources: Sequence[Reused],
+def copy_or_compute(
+    sources: Sequence[ReusableRuns],
     work: Work,
-    region: Region,
+    region: ChunkRegion,
     variables: Mapping[str, Variable],
     check: Callable[[int], None],
-) -> Arrays:
+) -> dict[str, np.ndarray]:
     """Return the arrays of a region, reading from sources and computing the rest. Runs that several
     sources have begun resume from the latest step."""
     if not sources:
         return work.compute(region, variables, check)
-    arrays, missing = gathered([each for each in sources if not each.step], region, variables)
-
-    def put(box: Region, made: Arrays) -> None:
-        for name, values in made.items():
-            arrays[name][box] = values
-
+    complete = [source for source in sources if not source.step]
+    arrays, missing = read_sources(complete, region, variables)
     for source in sorted((s for s in sources if s.step), key=lambda s: -s.step):
-        early, late = source.early, len(source.times)
-        before = {name: _at_times(each, early) for name, each in variables.items()}
-        after = {name: _at_times(each, late) for name, each in variables.items()}
+        num_early, num_late = source.num_early, len(source.late)
+        before = {name: _with_times(each, num_early) for name, each in variables.items()}
+        after = {name: _with_times(each, num_late) for name, each in variables.items()}
         # If no time was recorded there, no other array is needed.
-        asked = before if early else {"status": before["status"]}
-        found, absent = gathered([source], region, {**asked, CHECKPOINT: source.state})
+        needed = before if num_early else {"status": before["status"]}
+        begun, absent = read_sources([source], region, {**needed, CHECKPOINT: source.state})
         for box in boxes(missing & ~absent):
-            states = found[CHECKPOINT][box]
-            made = source.rest(work).compute(_moved(box, region), after, check, states)
-            for name in [n for n, each in variables.items() if early and "time" in each.dims]:
-                both = (found[name][box], early), (made[name], late)
-                # A single time has no axis.
-                parts = [np.expand_dims(x, len(region)) if n == 1 else x for x, n in both]
-                made[name] = np.concatenate(parts, len(region))
-            put(box, made)
+            states = begun[CHECKPOINT][box]
+            rest = source.continuation(work)
+            results = rest.compute(_shifted(box, region), after, check, states)
+            for name, variable in variables.items():
+                if num_early and "time" in variable.dims:
+                    both = (begun[name][box], num_early), (results[name], num_late)
+                    # A single time has no axis.
+                    parts = [np.expand_dims(x, len(region)) if n == 1 else x for x, n in both]
+                    arrays[name][box] = np.concatenate(parts, len(region))
+                else:
+                    arrays[name][box] = results[name]
         missing &= absent
     for box in boxes(missing):
-        put(box, work.compute(_moved(box, region), variables, check))
+        for name, values in work.compute(_shifted(box, region), variables, check).items():
+            arrays[name][box] = values
     return arrays
 
 
-def gathered(
-    sources: Sequence[Reused], region: Region, variables: Mapping[str, Variable]
-) -> tuple[Arrays, Bool[np.ndarray, "..."]]:
+def read_sources(
+    sources: Sequence[ReusableRuns], region: ChunkRegion, variables: Mapping[str, Variable]
+) -> tuple[dict[str, np.ndarray], Bool[np.ndarray, "..."]]:
     """Return the arrays of a region from all sources, and a mask of the missing runs."""
     shape = tuple(part.stop - part.start for part in region)
     missing = np.ones(shape, bool)
@@ -217,25 +241,25 @@ def gathered(
         for name, variable in variables.items()
     }
     for source in sources:
-        read = source.read(region, variables)
-        if read is None:
+        runs = source.read(region, variables)
+        if runs is None:
             continue
-        places, found = read
-        there = found["status"] != MISSING
-        for name, values in found.items():
-            old = arrays[name][np.ix_(*places)]
+        places, own = runs
+        cells, there = np.ix_(*places), own["status"] != MISSING
+        for name, values in own.items():
             mask = there.reshape(there.shape + (1,) * (values.ndim - there.ndim))
-            arrays[name][np.ix_(*places)] = np.where(mask, values, old)
-        missing[np.ix_(*places)] &= ~there
+            arrays[name][cells] = np.where(mask, values, arrays[name][cells])
+        missing[cells] &= ~there
     return arrays, missing
 
 
-def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
+def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[ChunkRegion]:
     """Yield disjoint boxes that cover all missing cells."""
     if missing.ndim == 0:
         if missing:
             yield ()
         return
+    # Neighbours along the first axis with the same missing cells share their boxes.
     start = 0
     for stop in range(1, len(missing) + 1):
         if stop == len(missing) or (missing[stop] != missing[start]).any():
@@ -253,45 +277,51 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
             "have, so their programs cannot be compared; record it as well"
         )
     try:
-        made = from_config(store.config, sweep.varied.objects)
+        original = from_config(store.config, sweep.varied.objects)
     except ValueError as error:
         raise StoreError(f"reuse = {store.name}: {error}") from error
-    record = tuple(functions.get(name, name) for name in made.names)
-    made = dataclasses.replace(made, record=record)
-    if fingerprint(config_of(made)) != store.fingerprint:
+    record = tuple(functions.get(name, name) for name in original.names)
+    original = dataclasses.replace(original, record=record)
+    # A setting that its configuration only names, such as an object, may be another one here.
+    if fingerprint(config_of(original)) != store.fingerprint:
         raise StoreError(
             f"reuse = {store.name}: its sweep cannot be derived from this one, so their programs "
             "cannot be compared; what differs:",
-            *(f"  {line}" for line in differences(store.config, config_of(made))),
+            *(f"  {line}" for line in differences(store.config, config_of(original))),
         )
-    return made
+    return original
 
 
-class Places:
-    """The runs of a sweep in terms of their settings, as comparable texts. `first` has those of the
-    first run and the hashes of files that they name; `dims` has, for each dimension, the names of
-    the settings that vary along it. Values of an axis of kinds may have different sets of
-    settings."""
+class RunIndex:
+    """The settings of all runs of a sweep.
+
+    Attributes:
+        first: settings of the first run, and the hashes of files that they name.
+        dims: for each dimension, the names of the settings that vary along it.
+    """
 
     def __init__(self, sweep: Sweep) -> None:
         config = config_of(sweep)
-        self.first = {n.removeprefix("run."): v for n, v in _texts("run", config["run"])}
+        self.first: Settings = {
+            name.removeprefix("run."): text for name, text in _texts("run", config["run"])
+        }
         self.first |= sweep.first.files
-        self._labels: list[dict[str, tuple[Any, ...]]] = [dim.axes for dim in sweep.dims]
-        self._values: dict[str, dict[Any, dict[str, str]]] = {}
-        for name, labels in sweep.fields.items():
-            path, hashes = ".".join(sweep.varied.named[name].path), contents(sweep, name)
-            parts = config.get(PARTS, {}).get(name, {})
+        self._labels = [dim.axes for dim in sweep.dims]
+        self._by_label: dict[str, dict[Hashable, Settings]] = {}
+        for axis, labels in sweep.fields.items():
+            path = ".".join(sweep.varied.named[axis].path)
+            parts, hashes = config.get(PARTS, {}).get(axis, {}), contents(sweep, axis)
             rows = [
                 {**dict(_texts(path, parts.get(label, label))), **hashes.get(label, {})}
                 for label in labels
             ]
-            same = functools.reduce(lambda same, row: same & row.items(), rows, rows[0].items())
-            self._values[name] = {
+            # Labels of kinds may have different sets of settings; what all share does not vary.
+            same = set(rows[0].items()).intersection(*(row.items() for row in rows))
+            self._by_label[axis] = {
                 label: dict(row.items() - same) for label, row in zip(labels, rows, strict=True)
             }
         self.dims = [
-            {path for name in axes for row in self._values[name].values() for path in row}
+            {name for axis in axes for row in self._by_label[axis].values() for name in row}
             for axes in self._labels
         ]
 
@@ -300,65 +330,51 @@ class Places:
         """The names of all settings that vary."""
         return set[str]().union(*self.dims)
 
-    def rows(self, dim: int | None, names: Collection[str]) -> list[dict[str, Any]]:
+    def rows(self, dim: int | None, names: Collection[str]) -> list[dict[str, str | None]]:
         """Return the named settings along a dimension; without one, those of the first run."""
-        usual = {name: self.first.get(name) for name in sorted({*names} - self.varied)}
+        constant = {name: self.first.get(name) for name in sorted({*names} - self.varied)}
         if dim is None:
-            return [usual]
+            return [constant]
         rows = []
         for labels in zip(*self._labels[dim].values(), strict=True):
-            row = dict(usual)
-            for name, label in zip(self._labels[dim], labels, strict=True):
-                row |= self._values[name][label]
+            own = self.settings(dict(zip(self._labels[dim], labels, strict=True)))
+            row: dict[str, str | None] = {**constant, **own}
             rows.append({name: row.get(name) for name in sorted(names)})
         return rows
 
-    def has(self, row: Mapping[str, Any]) -> bool:
+    def agrees(self, row: Mapping[str, str | None]) -> bool:
         """Return whether the settings of a row that do not vary in the sweep match its runs."""
         return all(self.first.get(n) == v for n, v in row.items() if n not in self.varied)
 
-    def chosen(self, labels: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings, by name, that the labels of axes stand for."""
-        found = {name: self._values[name][label] for name, label in labels.items()}
-        return {n: v for row in found.values() for n, v in row.items()}
+    def settings(self, labels: Mapping[str, Hashable]) -> Settings:
+        """Return the settings that the labels of axes stand for."""
+        by_axis = [self._by_label[axis][label] for axis, label in labels.items()]
+        return {name: value for settings in by_axis for name, value in settings.items()}
 
 
-def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield a setting, or all settings of a part of a run, as text."""
     for name, each in flattened(path, value):
+        # JSON has no infinity.
         yield name, json.dumps("inf" if each == math.inf else each, sort_keys=True)
 
 
-def _parted(
-    store: Store, sweep: Sweep, begin: int, recorded: np.ndarray
-) -> tuple[int, tuple[int, ...]]:
-    """Return how many of the times up to `begin` the store has, and the later times."""
-    times = known(sweep.first.steps_recorded(sweep.times))
-    early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
-    if early and early != recorded.tolist():
-        raise StoreError(
-            f"reuse = {store.name}: recorded at the steps {_short(recorded.tolist())}, and this "
-            f"sweep, until step {begin}, at {_short(early)}; set times to the former plus later "
-            "ones, or to 'end'"
-        )
-    if not late:
-        raise StoreError(f"times = {_short(times)}: none is after step {begin} of {store.name}")
-    return len(early), late
+def _difference(store: Store, name: str, there: str | None, here: str | None) -> StoreError:
+    return StoreError(f"reuse = {store.name}: {name} = {there} there, {here} here")
 
 
-def _short(times: Sequence[float]) -> str:
-    """Format times for a message."""
-    few = [f"{time:g}" for time in times]
-    return "[" + ", ".join(few if len(few) < 9 else [*few[:6], "...", few[-1]]) + "]"
+def _few(times: Sequence[float]) -> str:
+    texts = [f"{time:g}" for time in times]
+    return "[" + ", ".join(texts if len(texts) < 9 else [*texts[:6], "...", texts[-1]]) + "]"
 
 
-def _moved(box: Region, region: Region) -> Region:
+def _shifted(box: ChunkRegion, region: ChunkRegion) -> ChunkRegion:
     """Shift a box within a region to the coordinates of the array of all runs."""
     both = zip(box, region, strict=True)
     return tuple(slice(b.start + r.start, b.stop + r.start) for b, r in both)
 
 
-def _at_times(variable: Variable, number: int) -> Variable:
+def _with_times(variable: Variable, number: int) -> Variable:
     """Return the variable with another number of recorded times; a single time has no axis."""
     if "time" not in variable.dims:
         return variable

@@ -2,7 +2,7 @@
 
 A chunk counts once its commit record exists, which is written last and identifies the files of the
 chunk. So an interrupted sweep loses only the chunks in progress, and no other file is mistaken for
-a result. `place.Place` abstracts over folders and buckets.
+a result. `storage.Storage` abstracts over folders and buckets.
 """
 
 import functools
@@ -19,9 +19,9 @@ from sweeps.lines import printable
 from sweeps.runner.progress import RESUME, Interrupted
 from sweeps.runner.store import (
     CHECKPOINT,
-    GROUP,
-    LARGEST,
+    GROUP_FILE,
     MARKER,
+    MAX_FILE_SIZE,
     RECORDS,
     Layout,
     Report,
@@ -32,15 +32,15 @@ from sweeps.runner.store import (
     records,
     sha,
 )
-from sweeps.runner.store.arrays import later
+from sweeps.runner.store.arrays import lazy_variable
 from sweeps.runner.store.manifest import differences, fingerprint
-from sweeps.runner.store.place import Check, Place, held, place
+from sweeps.runner.store.storage import CheckLock, Storage, as_storage, never_lost
 
-NEWEST = 256
+NUM_VERIFIED = 256
 """Number of chunks to verify before a sweep resumes. After a power failure, incompletely written
 chunks are among the latest; older ones are verified when they are read."""
 
-MOST_SAID = 2**22
+MAX_METADATA_SIZE = 2**22
 """Maximum bytes of a metadata file."""
 
 
@@ -48,78 +48,105 @@ class Store:
     """One stored sweep: in a folder, a bucket, or the memory of this process.
 
     Attributes:
-        name: the place as the user wrote it, for messages.
+        name: the location as the user wrote it, for messages.
         address: argument for `Store.open`, in other processes too; None in memory.
         id: identifies this store and its copies.
         attributes: all metadata of the sweep.
-        held: raises `StoreError` if another process has taken over the lock.
+        check_lock: raises `StoreError` if another process has taken over the lock.
         chunks: the existing chunks.
         programs: the programs that computed them.
     """
 
-    def __init__(self, where: Place, found: manifest.Manifest) -> None:
-        self.place, self.manifest = where, found
-        self.name, self.address = where.name, where.address
-        self.attributes = found.attributes
+    def __init__(self, storage: Storage, verified: manifest.Manifest) -> None:
+        self.storage, self.manifest = storage, verified
+        self.name, self.address = storage.name, storage.address
+        self.attributes = verified.attributes
         self.id: str = self.attributes["store"]
-        self.held: Check = held
-        self.programs = records.Programs(where, self.id)
+        self.check_lock: CheckLock = never_lost
+        self.programs = records.Programs(storage, self.id)
         self._environment = records.environment_file({})
-        self._first: Callable[[None], None] | None = lambda report: None
+        self._check_environments: Callable[[], None] | None = lambda: None
+        # A digest guarantees that the metadata are as they were written, not that they fit.
         try:
-            arrays = {name: found.arrays[name] for name in self.names}
+            arrays = {name: verified.arrays[name] for name in self.names}
             status, outer = arrays["status"], len(arrays["status"].shape)
             self.layout = Layout(status.shape, status.chunk)
-            axes = [found.arrays[name] for name in self.attributes["config"]["axes"]]
+            axes = {name: verified.arrays[name] for name in self.attributes["config"]["axes"]}
             sizes = set(zip(status.dims, status.shape, strict=True))
-            if {(*axis.dims, *axis.shape) for axis in axes} != sizes:
+            if {(*axis.dims, *axis.shape) for axis in axes.values()} != sizes:
                 raise ValueError("its axes have other values")
             for name, array in arrays.items():
-                cut = (*status.chunk, *array.shape[outer:])
-                if array.shape[:outer] != status.shape or array.chunk != cut:
+                chunk = (*status.chunk, *array.shape[outer:])
+                if array.shape[:outer] != status.shape or array.chunk != chunk:
                     raise ValueError(f"{name} has other runs than status")
             of_axes = {
-                name: (status.dims.index(found.arrays[name].dims[0]), values.tolist())
-                for name, values in found.coordinates.items()
-                if name in self.attributes["config"]["axes"]
+                name: (status.dims.index(axes[name].dims[0]), values.tolist())
+                for name, values in verified.coordinates.items()
+                if name in axes
             }
-            own = where, self.id, self.layout, arrays, self.programs, of_axes
-            self.chunks = records.Chunks(*own)
+            self.chunks = records.Chunks(
+                storage, self.id, self.layout, arrays, self.programs, of_axes
+            )
         except (LookupError, ValueError) as error:
             raise StoreError(f"{self.name}: is not a sweep of dynsim ({error})") from error
 
     @classmethod
-    def open(cls, where: str | Path | Place, report: Report | None = None) -> "Store":
-        """Open the store at a place or an address. `report` is called with a line about files there
-        that do not belong to the store; by default this is a warning. Raises `StoreError` if there
-        is no store that this version can read, or if its metadata or a coordinate is damaged;
+    def open(cls, where: str | Path | Storage, report: Report | None = None) -> "Store":
+        """Open the store at an address. `report` is called with a line about files there that do
+        not belong to the store; by default this is a warning. Raises `StoreError` if there is no
+        store that this version can read, or if its metadata or a coordinate is damaged;
         `ValueError` for an invalid address."""
-        where = place(where)
+        storage = as_storage(where)
+        name = storage.name
 
         def read(keys: Iterable[str]) -> list[bytes | None]:
-            return where.several(
-                lambda key: where.read(key, MOST_SAID if key.endswith(GROUP) else LARGEST), keys
+            return storage.map(
+                lambda key: storage.read(
+                    key, MAX_METADATA_SIZE if key.endswith(GROUP_FILE) else MAX_FILE_SIZE
+                ),
+                keys,
             )
 
+        def has_chunks(folder: str) -> bool:
+            return any(file.endswith(".json") for file in storage.files(folder))
+
         try:
-            if where.vacant():
-                raise StoreError(f"{where.name}: no such sweep")
-            found = manifest.verified(where.name, read)
-            where.records = f"{RECORDS}{found.attributes['store']}"
-            _look(where, report or warnings.warn)
-            return cls(where, found)
+            if storage.vacant():
+                raise StoreError(f"{name}: no such sweep")
+            verified = manifest.read_manifest(name, read)
+            storage.records = f"{RECORDS}{verified.attributes['store']}"
+            # Files of two stores may lie in one folder, for example after one was copied there.
+            others = [
+                folder
+                for folder in storage.record_folders()
+                if folder != storage.records and has_chunks(folder)
+            ]
+            if others and not has_chunks(storage.records):
+                raise StoreError(
+                    f"{name}: {GROUP_FILE} belongs to another store than the chunks in {others[0]}"
+                    ". Restore the one that belongs there, or choose another folder."
+                )
+            if storage.read(marker := f"{storage.records}/{MARKER}") is None:
+                remedy = (
+                    "The sweep was not completely created. Run it again, or choose another folder."
+                )
+                raise missing(name, marker, remedy)
+            if others:
+                line = f"{name}: ignores {others[0]}, which has chunks of another store"
+                (report or warnings.warn)(printable(line))
+            return cls(storage, verified)
         except StoreError:
             raise
         except OSError as error:
-            raise StoreError(f"{where.name}: cannot be read ({error})") from error
+            raise StoreError(f"{name}: cannot be read ({error})") from error
 
     @property
     def config(self) -> dict[str, Any]:
         """The sweep's configuration as JSON values."""
         stored = self.attributes["config"]
         axes = {name: self.manifest.coordinates[name].tolist() for name in stored["axes"]}
-        spelt = {name: manifest.spelt(values) for name, values in axes.items()}
-        return {**stored, "axes": spelt}
+        as_json = {name: manifest.json_numbers(values) for name, values in axes.items()}
+        return {**stored, "axes": as_json}
 
     @property
     def fingerprint(self) -> str:
@@ -137,7 +164,7 @@ class Store:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """The recorded arrays, as given to `create`."""
+        """The recorded arrays, as passed to `create`."""
         outer = len(self.dims)
         return {
             name: Variable(array.shape[outer:], array.dims[outer:], array.dtype)
@@ -168,13 +195,14 @@ class Store:
         """Read every file that was not read when the store was opened: all chunks with their
         records, the environments and the programs. Raises `StoreError` for one that is missing or
         damaged."""
-        there = self.chunks.all()
-        self.place.several(self.chunks.verify, there)
-        named = {record.environment for record in there.values()}
-        self.place.several(self.chunks.environment, named.union(self.chunks.environments()))
+        chunks = self.chunks.all()
+        self.storage.map(self.chunks.verify, chunks)
+        # The listing alone would not reveal a lost environment file.
+        named = {record.environment for record in chunks.values()}
+        self.storage.map(self.chunks.environment, named.union(self.chunks.environments()))
         self.programs.all()
 
-    def go_on(
+    def prepare_to_resume(
         self,
         process: tuple[int, int],
         environment: Mapping[str, str],
@@ -187,44 +215,47 @@ class Store:
         k, n = process
         if n == 1:
             # A worker with other code may have stored a chunk after it was detected.
-            self.chunks.take_back()
+            self.chunks.remove_replaced()
         times = self.chunks.times()
         keys = {i: [*self.chunks.keys(i).values(), self.chunks.file(i)] for i in times}
-        there = self.place.files()
-        gone = {
-            key for own in keys.values() for key in own if key not in there or not there[key].size
+        files = self.storage.files()
+        # After a power failure a file may be empty.
+        lost = {
+            key for own in keys.values() for key in own if key not in files or not files[key].size
         }
-        if gone and report:
+        if lost and report:
             report(
-                f"{self.name}: {len(gone)} files of complete chunks are missing, such as "
-                f"{min(gone)}; these chunks are recomputed"
+                f"{self.name}: {len(lost)} files of complete chunks are missing, such as "
+                f"{min(lost)}; these chunks are recomputed"
             )
-        for number in [i for i, own in keys.items() if not gone.isdisjoint(own)]:
+        for number in [i for i, own in keys.items() if not lost.isdisjoint(own)]:
             del times[number]
             # Those of other processes are theirs to remove.
             if number % n == k:
                 self.chunks.remove(number)
-        self.chunks.any.cache_clear()
-        newest = sorted(times, key=lambda number: -times[number])[:NEWEST]
-        self.place.several(self.chunks.verify, newest)
-        left = any(number not in times for number in range(k, self.layout.num_chunks, n))
-        self.enter(environment, strict and left, report if left else None)
+        self.chunks.unchecked_record.cache_clear()
+        newest = sorted(times, key=lambda number: -times[number])[:NUM_VERIFIED]
+        self.storage.map(self.chunks.verify, newest)
+        is_incomplete = any(number not in times for number in range(k, self.layout.num_chunks, n))
+        self.set_environment(
+            environment, strict and is_incomplete, report if is_incomplete else None
+        )
 
-    def enter(
+    def set_environment(
         self, environment: Mapping[str, str], strict: bool, report: Report | None = None
     ) -> None:
         """Attribute the following chunks to this environment. If `strict`, raises `StoreError` if
         there are chunks of another environment, at once or when the first chunk is written."""
 
-        def compare(report: Report | None) -> None:
+        def check(report: Report | None = None) -> None:
             # The listing alone would not reveal a lost environment file.
             digests = (
                 {record.environment for record in self.chunks.all().values()}
                 if strict
                 else self.chunks.environments()
             )
-            made = map(self.chunks.environment, digests)
-            lines = (", ".join(records.differences(each, environment)) for each in made)
+            stored = map(self.chunks.environment, digests)
+            lines = (", ".join(records.changed_versions(each, environment)) for each in stored)
             others = list(filter(None, lines))
             if others and strict:
                 raise StoreError(
@@ -234,23 +265,24 @@ class Store:
             if others and report:
                 report(f"{self.name}: resumes with chunks from another environment: {others[-1]}")
 
-        compare(report)
-        self._environment, self._first = records.environment_file(environment), compare
+        check(report)
+        self._environment, self._check_environments = records.environment_file(environment), check
 
     def check(self) -> None:
         """Raise `StoreError` if the store was moved or removed, or another process has the lock."""
-        self.place.own()
-        self.held()
+        self.storage.check_exists()
+        self.check_lock()
 
-    def noted(self) -> str:
+    def register_environment(self) -> str:
         """Return the digest of this process's environment and write its file on the first call.
         Raises `StoreError` like `write`."""
-        digest, about = self._environment
-        if self._first:
+        digest, content = self._environment
+        if self._check_environments:
             self.check()
-            self._first(None)
-            self.place.put(f"{records.ENVIRONMENTS}/{digest}.json", about)
-            self._first = None
+            # Another process may have stored chunks since the environment was set.
+            self._check_environments()
+            self.storage.put(f"{records.ENVIRONMENTS}/{digest}.json", content)
+            self._check_environments = None
         return digest
 
     def write(
@@ -265,78 +297,62 @@ class Store:
         another process has the lock."""
         self.check()
         number = self.layout.number(region)
-        keys, known = self.chunks.keys(number), self.chunks.arrays
-        files = {key: known[name].encoded(arrays[name]) for name, key in keys.items()}
-        digests = {key: sha(value) for key, value in files.items()}
-        digest = self.noted()
+        keys = self.chunks.keys(number)
+        files = {key: self.chunks.arrays[name].encode(arrays[name]) for name, key in keys.items()}
         codes, counts = np.unique(arrays["status"], return_counts=True)
-        status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
-        statuses = files[keys["status"]]
-        about = digests, digest, seconds, status, program, statuses
-        record = records.Record(self.id, number, *about).sealed()
-        if not self.place.commit(number, files, record, self.check):
+        record = records.ChunkRecord(
+            self.id,
+            number,
+            files={key: sha(value) for key, value in files.items()},
+            environment=self.register_environment(),
+            seconds=seconds,
+            status=dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True)),
+            program=program,
+            statuses=files[keys["status"]],
+        )
+        if not self.storage.commit(number, files, record.encode(), self.check):
             # Another process was faster: its files must match its record.
             self.chunks.verify(number)
 
     def select(
-        self, name: str, places: Sequence[np.ndarray], there: np.ndarray | None = None
+        self, name: str, positions: Sequence[np.ndarray], done: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the values of a recorded array at places along each dimension of the runs, from
-        the chunks in `there`, by default those found at the first call. Raises like `dataset`."""
-        there = self._seen if there is None else there
+        """Return the values of a recorded array at positions along each dimension of the runs, from
+        the `done` chunks, by default those that exist at the first call. Raises like `dataset`."""
+        done = self._done_at_first if done is None else done
 
         def read(index: tuple[int, ...]) -> np.ndarray | None:
             number = int(np.ravel_multi_index(index, self.layout.counts))
-            return self.chunks.read(name, number) if there[number] else None
+            return self.chunks.read(name, number) if done[number] else None
 
-        return self.chunks.arrays[name].select(places, read, self.place.several)
+        return self.chunks.arrays[name].select(positions, read, self.storage.map)
+
+    @functools.cached_property
+    def _done_at_first(self) -> np.ndarray:
+        return self.done()
 
     def dataset(self, done: np.ndarray | None = None) -> xr.Dataset:
         """Return a labelled dataset of the existing chunks, or of `done` ones if they are known.
         Values are read from the store when they are used, which raises `StoreError` for a missing
         or damaged file. Structured attributes, such as `config`, are JSON."""
-        there = self.done() if done is None else done
-        known, coordinates = self.manifest.arrays, self.manifest.coordinates
-        found = xr.Dataset(
+        done = self.done() if done is None else done
+        arrays, coordinates = self.manifest.arrays, self.manifest.coordinates
+        dataset = xr.Dataset(
             coords={
-                name: xr.Variable(known[name].dims, values.copy(), known[name].attributes)
+                name: xr.Variable(arrays[name].dims, values.copy(), arrays[name].attributes)
                 for name, values in coordinates.items()
             }
         )
         for name, array in self.chunks.arrays.items():
             # Checkpoints are opaque bytes, read from the store when a sweep resumes.
             if name != CHECKPOINT:
-                select = functools.partial(self.select, name, there=there)
-                found[name] = later(array, len(self.dims), select)
+                select = functools.partial(self.select, name, done=done)
+                dataset[name] = lazy_variable(array, len(self.dims), select)
         # netCDF has no nested attributes.
-        return found.assign_attrs(
+        return dataset.assign_attrs(
             {
                 key: json.dumps(value) if isinstance(value, dict | list) else value
                 for key, value in self.attributes.items()
                 if key not in ("store", "coordinates")
             }
         )
-
-    @functools.cached_property
-    def _seen(self) -> np.ndarray:
-        return self.done()
-
-
-def _look(where: Place, report: Report) -> None:
-    """Raise `StoreError` unless the records at a place belong to its store and its creation was
-    completed; report records of other stores."""
-
-    def used(folder: str) -> bool:
-        return any(name.endswith(".json") for name in where.files(folder))
-
-    others = [each for each in where.stores() if each != where.records and used(each)]
-    if others and not used(where.records):
-        raise StoreError(
-            f"{where.name}: {GROUP} belongs to another store than the chunks in {others[0]}"
-            ". Restore the one that belongs there, or choose another folder."
-        )
-    if where.read(marker := f"{where.records}/{MARKER}") is None:
-        again = "The sweep was not completely created. Run it again, or choose another folder."
-        raise missing(where.name, marker, again)
-    if others:
-        report(printable(f"{where.name}: ignores {others[0]}, which has chunks of another store"))

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float, Real
 from scipy.stats import linregress
 
 from dynsim import Status, checks
@@ -16,13 +17,13 @@ from sweeps.studies.optimum.valley import valley
 from sweeps.studies.options import student
 
 Pick = Literal["lowest", "highest"]
-FEWEST = 3
+FEWEST_VALUES = 3
 """Smallest number of values of an axis, and of points for a power law with an error."""
 FACTOR = 2.0
 """Change of the best value along an axis that the errors must exclude for it to transfer."""
 
 
-class Place(enum.IntEnum):
+class BestLocation(enum.IntEnum):
     """Where the best value lies on its axis: between worse ones, at an end, beyond which others may
     be better, or next to a value at which runs diverged. NONE if a run diverged at every value, or
     nothing is computed yet."""
@@ -34,7 +35,7 @@ class Place(enum.IntEnum):
     NONE = 4
 
 
-AT_END = (Place.LOWER_END, Place.UPPER_END)
+AT_END = (BestLocation.LOWER_END, BestLocation.UPPER_END)
 
 
 def best(
@@ -87,8 +88,8 @@ def best(
           by a parabola next to the best, then linear; the last value where it does so to the end;
         * `stable` and `edge`, the largest values up to which no run and at most half of the runs
           of a value diverged, and `diverged`, the smallest at which one did; NaN for none;
-        * `place`, a `Place` as a number: whether the best lies at an end of the axis. Where it is
-          NONE, all others are NaN;
+        * `place`, a `BestLocation` as a number: whether the best lies at an end of the axis. Where
+          it is NONE, all others are NaN;
         * `resampled`, the best values of the draws, scaled as for `error`.
 
     Raises:
@@ -99,17 +100,17 @@ def best(
     Example:
         >>> run = sweeps.Experiment(DeepLinear(u0=0.1), dynsim.sgd(0.1), steps=20)
         >>> axes = {"eta": [0.1, 0.2, 0.4, 0.8, 1.6], "seed": range(3)}
-        >>> found = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
-        >>> rate = sweeps.best(found, over="eta").best
+        >>> runs = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> rate = sweeps.best(runs, over="eta").best
     """
     checks.kind("dataset", dataset, xr.Dataset)
     if "status" not in dataset:
         raise ValueError("dataset: has no status; must be the results of a sweep")
     checks.real("within", within, 0, open_minimum=True)
     checks.integer("draws", draws, 2)
-    name = _chosen(dataset, observable)
-    over = _axis(dataset, over, dataset[name].dtype)
-    pick = direction(name) or "lowest" if pick is None else pick
+    name = _observable(dataset, observable)
+    over = _axis_of_numbers(dataset, over, dataset[name].dtype)
+    pick = pick_of(name) or "lowest" if pick is None else pick
     checks.choice("pick", pick, get_args(Pick))
     runs = dataset[["status"]].assign(value=at_end(dataset, name)).sortby(over)
     runs = runs if "seed" in runs.dims else runs.expand_dims("seed")
@@ -121,55 +122,67 @@ def best(
     x, back = (np.log(axis), np.exp) if logarithmic else (axis, np.asarray)
     sign = 1 if pick == "lowest" else -1
 
+    # A chunk that is not computed yet is missing; a run with a status other than OK failed.
     status = runs["status"]
-    fine = (status == Status.OK) & np.isfinite(runs["value"])
+    ok = (status == Status.OK) & np.isfinite(runs["value"])
     failed = (status != Status.OK) & (status != MISSING)
-    lost = (status != MISSING) & ~fine
-    known = (fine.any("seed") & ~lost.any("seed")).values
-    values = runs["value"].where(fine, 0).values.astype(float)
+    lost = (status != MISSING) & ~ok
+    known = (ok.any("seed") & ~lost.any("seed")).values
+    values = runs["value"].where(ok, 0).values.astype(float)
 
-    def means(weights: np.ndarray) -> np.ndarray:
+    def means(weights: Real[np.ndarray, " S"]) -> Float[np.ndarray, "C P"]:
         """One row for each curve, NaN where none of its runs has a weight."""
-        number = fine.values @ weights
+        number = ok.values @ weights
         mean = (values @ weights) / np.where(number > 0, number, 1)
         return np.where(known & (number > 0), mean, np.nan).reshape(-1, len(axis))
 
-    found = valley(x, means(np.ones(seeds)), sign, within)
-    resampled, scatter = np.empty((0, len(found.at))), np.full(len(found.at), np.nan)
+    minimum = valley(x, means(np.ones(seeds)), sign, within)
+    resampled, scatter = np.empty((0, len(minimum.at))), np.full(len(minimum.at), np.nan)
     if seeds > 1:
+        # A bootstrap over seeds, with the same draws in every call.
         weights = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), draws)
-        drawn = np.stack([valley(x, means(each), sign).at for each in weights])
+        drawn = np.stack([valley(x, means(draw), sign).at for draw in weights])
         # Twice their standard deviation then covers 95 %.
         scale = student(seeds - 1) * np.sqrt(seeds / (seeds - 1))
         resampled = drawn.mean(0) + scale * (drawn - drawn.mean(0))
         scatter = resampled.std(0, ddof=1)
     last = len(axis) - 1
     place = np.select(
-        [np.isnan(found.at), found.index == 0, found.index == last, ~found.inside],
-        [Place.NONE, Place.LOWER_END, Place.UPPER_END, Place.BESIDE_DIVERGED],
-        Place.INSIDE,
+        [np.isnan(minimum.at), minimum.index == 0, minimum.index == last, ~minimum.inside],
+        [
+            BestLocation.NONE,
+            BestLocation.LOWER_END,
+            BestLocation.UPPER_END,
+            BestLocation.BESIDE_DIVERGED,
+        ],
+        BestLocation.INSIDE,
     )
+    # Up to the first value that breaks the rule: a cumulative product of its truth values.
     none, few = ~failed.any("seed"), 2 * failed.sum("seed") <= seeds
-    stable, edge = (runs[over].where(well.cumprod(over) > 0).max(over) for well in (none, few))
+    stable, edge = (runs[over].where(rule.cumprod(over) > 0).max(over) for rule in (none, few))
+
     unit, near = dataset[over].attrs.get("units", "1"), f"within {100 * within:g} %"
     error = f"standard error of {'log ' * logarithmic}{over}"
     diverged = runs[over].where(~none).min(over)
     columns = {
-        "best": (back(found.at), f"best {over}", unit),
-        "error": (np.hypot(scatter, found.shape), error, "1"),
-        "shape": (found.shape, "error by the distance of the values", "1"),
-        "value": (found.value, f"{pick} {name}", dataset[name].attrs.get("units", "1")),
-        "lower": (back(found.lower), f"smallest {over} {near}", unit),
-        "upper": (back(found.upper), f"largest {over} {near}", unit),
+        "best": (back(minimum.at), f"best {over}", unit),
+        "error": (np.hypot(scatter, minimum.shape), error, "1"),
+        "shape": (minimum.shape, "error by the distance of the values", "1"),
+        "value": (minimum.value, f"{pick} {name}", dataset[name].attrs.get("units", "1")),
+        "lower": (back(minimum.lower), f"smallest {over} {near}", unit),
+        "upper": (back(minimum.upper), f"largest {over} {near}", unit),
         "stable": (stable.values, f"largest {over} up to which no run diverged", unit),
         "edge": (edge.values, f"largest {over} up to which at most half diverged", unit),
         "diverged": (diverged.values, f"smallest {over} at which a run diverged", unit),
     }
-    variables: dict[str, Any] = {
-        column: (others, each.reshape(shape), {"long_name": text, "units": of})
-        for column, (each, text, of) in columns.items()
+    variables: dict[str, object] = {
+        column: (others, array.reshape(shape), {"long_name": text, "units": of})
+        for column, (array, text, of) in columns.items()
     }
-    flags = {"flag_values": [p.value for p in Place], "flag_meanings": " ".join(Place.__members__)}
+    flags = {
+        "flag_values": [p.value for p in BestLocation],
+        "flag_meanings": " ".join(BestLocation.__members__),
+    }
     about = {"long_name": f"where the best {over} lies", **flags}
     variables["place"] = (others, place.reshape(shape), about)
     about = {"long_name": f"best {over} of resampled seeds", "units": unit}
@@ -179,8 +192,7 @@ def best(
     return xr.Dataset(variables, coords, attrs | {"ends": axis[[0, -1]]})
 
 
-def _axis(dataset: xr.Dataset, over: str, dtype: np.dtype) -> str:
-    """Return the axis of a name; `ValueError` unless runs in `dtype` have a best value along it."""
+def _axis_of_numbers(dataset: xr.Dataset, over: str, dtype: np.dtype) -> str:
     if over == "seed":
         raise ValueError("over = 'seed': no seed is best; must be another axis")
     known = [str(dim) for dim in dataset["status"].dims if dim != "seed"]
@@ -190,17 +202,18 @@ def _axis(dataset: xr.Dataset, over: str, dtype: np.dtype) -> str:
     if worded(dataset, over):
         raise ValueError(f"over = {over!r}: its values are words; must be an axis of numbers")
     values = dataset[over].values
-    if not np.isfinite(values).all() or len(np.unique(values)) < max(FEWEST, len(values)):
+    if not np.isfinite(values).all() or len(np.unique(values)) < max(FEWEST_VALUES, len(values)):
         raise ValueError(
             f"over = {over!r}: has the values {', '.join(f'{v:g}' for v in values[:6])}; needs "
-            f"{FEWEST} or more, finite and different"
+            f"{FEWEST_VALUES} or more, finite and different"
         )
+    # Rates that round to the same number are the same run, whatever their names.
     if same := equal_in(dtype, [values]):
         raise ValueError(f"over = {over!r}: {same}; must be runs in float64")
     return over
 
 
-def direction(name: str) -> Pick | None:
+def pick_of(name: str) -> Pick | None:
     """Return which values of an observable are good, by its name; None for other names."""
     if name == "loss" or name.endswith("_loss"):
         return "lowest"
@@ -221,9 +234,9 @@ def at_end(dataset: xr.Dataset, name: str) -> xr.DataArray:
 
 def observables(dataset: xr.Dataset) -> tuple[list[str], str | None]:
     """Return the names of recorded observables and the one to optimise: the loss, else the first
-    one with a `direction` and one number for each run and time."""
+    one with a `pick_of` and one number for each run and time."""
     names = [str(name) for name in dataset.data_vars if name not in ("status", "first_bad_step")]
-    known = [name for name in names if direction(name) and not _obstacle(dataset, name)]
+    known = [name for name in names if pick_of(name) and not _obstacle(dataset, name)]
     return names, "loss" if "loss" in known else next(iter(known), None)
 
 
@@ -235,8 +248,7 @@ def _obstacle(dataset: xr.Dataset, name: str) -> str:
     return "" if kind.kind == "f" else f"the type {kind}"
 
 
-def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
-    """Return the requested observable, else the default one; `ValueError` if there is none."""
+def _observable(dataset: xr.Dataset, observable: str | None) -> str:
     names, usual = observables(dataset)
     if observable is not None:
         checks.choice("observable", observable, names)
@@ -253,7 +265,7 @@ def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
     return usual
 
 
-def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
+def transfer(optimum: xr.Dataset, along: str) -> xr.Dataset:
     """The power law of the best values of an axis along another axis, such as the batch.
 
     It is a least-squares line through the logarithms, without values of `along` that are infinite
@@ -263,7 +275,7 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
     there is no verdict: its runs share their data, so residuals are not independent.
 
     Args:
-        found: result of `sweeps.best`.
+        optimum: result of `sweeps.best`.
         along: one of its axes, of positive numbers.
 
     Returns:
@@ -286,27 +298,28 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
     Example:
         >>> run = sweeps.Experiment(DeepLinear(u0=0.1), dynsim.sgd(0.1), steps=20)
         >>> axes = {"batch": [8, 16], "eta": [0.1, 0.2, 0.4, 0.8, 1.6], "seed": range(3)}
-        >>> found = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
-        >>> str(sweeps.transfer(sweeps.best(found, over="eta"), along="batch").verdict.values)
+        >>> runs = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> str(sweeps.transfer(sweeps.best(runs, over="eta"), along="batch").verdict.values)
         'no fit: the best lies inside its axis at 2 values of batch, needs 3'
     """
-    checks.kind("found", found, xr.Dataset)
-    missing = [name for name in ("best", "shape", "place", "resampled") if name not in found]
+    checks.kind("optimum", optimum, xr.Dataset)
+    missing = [name for name in ("best", "shape", "place", "resampled") if name not in optimum]
     if missing:
-        raise ValueError(f"found: has no {missing[0]!r}; must be what sweeps.best returned")
-    along = find_axis("along", along, found["best"].dims)
-    if worded(found, along):
+        raise ValueError(f"optimum: has no {missing[0]!r}; must be what sweeps.best returned")
+    along = find_axis("along", along, optimum["best"].dims)
+    if worded(optimum, along):
         raise ValueError(f"along = {along!r}: its values are words; must be an axis of numbers")
-    over = found.attrs["over"]
+    over = optimum.attrs["over"]
     for name in (along, over):
-        values = found["best" if name == over else along].values
+        values = optimum["best" if name == over else along].values
         if (values <= 0).any():
             raise ValueError(f"{name} = {values.min():g}: a power law needs positive values")
-    others = [dim for dim in found["best"].dims if dim != along]
-    ordered = found.transpose("draw", *others, along)
-    shape = tuple(found.sizes[dim] for dim in others)
+    others = [dim for dim in optimum["best"].dims if dim != along]
+    ordered = optimum.transpose("draw", *others, along)
+    shape = tuple(optimum.sizes[dim] for dim in others)
     laws = [
-        _law(ordered.isel(dict(zip(others, at, strict=True))), along) for at in np.ndindex(shape)
+        _power_law(ordered.isel(dict(zip(others, at, strict=True))), along)
+        for at in np.ndindex(shape)
     ]
     words = {
         "exponent": f"exponent of the best {over} in {along}",
@@ -321,37 +334,45 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
         name: (others, np.reshape(values, shape), {"long_name": text})
         for (name, text), values in columns
     }
-    coords = {n: c for n, c in found.coords.items() if c.dims and set(c.dims) <= set(others)}
-    return xr.Dataset(variables, coords, {**found.attrs, "along": along})
+    coords = {n: c for n, c in optimum.coords.items() if c.dims and set(c.dims) <= set(others)}
+    return xr.Dataset(variables, coords, {**optimum.attrs, "along": along})
 
 
-def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int, str]:
-    """The columns of `transfer` for one curve over `along`."""
-    x, best = found[along].values.astype(float), found["best"].values
+def _power_law(optimum: xr.Dataset, along: str) -> tuple[float, float, float, float, int, str]:
+    """Return the variables of `transfer` for one curve over `along`."""
+    x, best = optimum[along].values.astype(float), optimum["best"].values
     # At an end of the axis only a bound is known.
-    used = found["place"].isin((Place.INSIDE, Place.BESIDE_DIVERGED)).values & np.isfinite(x)
+    inside = optimum["place"].isin((BestLocation.INSIDE, BestLocation.BESIDE_DIVERGED)).values
+    used = inside & np.isfinite(x)
     points = int(used.sum())
-    if points < FEWEST:
-        where = f"the best lies inside its axis at {points} values of {along}, needs {FEWEST}"
+    if points < FEWEST_VALUES:
+        where = (
+            f"the best lies inside its axis at {points} values of {along}, needs {FEWEST_VALUES}"
+        )
         return np.nan, np.nan, np.nan, np.nan, points, f"no fit: {where}"
     at, logs = np.log(x[used]), np.log(best[used])
     fit: Any = linregress(at, logs)
+    # The slope is a weighted sum of the logarithms, with the weights apart / (apart @ apart). So is
+    # its error: by resampled seeds, which are correlated between points, and by independent shapes.
     apart = at - at.mean()
-    draws = np.log(found["resampled"].values[:, used]) @ apart / (apart @ apart)
-    shape = np.linalg.norm(apart * found["shape"].values[used]) / (apart @ apart)
+    draws = np.log(optimum["resampled"].values[:, used]) @ apart / (apart @ apart)
+    shape = np.linalg.norm(apart * optimum["shape"].values[used]) / (apart @ apart)
     spread = np.hypot(np.std(draws, ddof=1) if draws.size else 0.0, shape)
     exponent, error = float(fit.slope), float(max(student(points - 2) * fit.stderr, spread))
     off = float(np.expm1(np.abs(logs - fit.intercept - fit.slope * at).max()))
-    known, about = np.isfinite(best), found.attrs
+
+    known, about = np.isfinite(best), optimum.attrs
     power = f"{along}^{exponent:.2f} ± {error:.2f}"
     if not draws.size:
         verdict = f"undecided: {along}^{exponent:.2f} of one seed, whose error is not known"
-    elif found["lower"].values[known].max() <= found["upper"].values[known].min():
+    elif optimum["lower"].values[known].max() <= optimum["upper"].values[known].min():
+        # The ranges near the best have a value in common.
         near = f"{100 * about['within']:g} %"
         verdict = f"transfers: one {about['over']} is within {near} of the best at every {along}"
     elif abs(exponent) > 2 * error:
         verdict = f"{'grows' if exponent > 0 else 'falls'} as {power}"
     else:
+        # Do two errors exclude a change by `FACTOR` between the ends of the axis?
         certain = (abs(exponent) + 2 * error) * np.ptp(at) < np.log(FACTOR)
         verdict = f"{'transfers' if certain else 'undecided'}: {power}"
     return exponent, error, float(np.exp(fit.intercept)), off, points, verdict

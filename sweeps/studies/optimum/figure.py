@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import xarray as xr
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Patch
@@ -18,8 +18,8 @@ from sweeps.output import drawing
 from sweeps.output.cells import scale_of
 from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
-from sweeps.studies.optimum.best import AT_END, FEWEST, Place, at_end, best, transfer
-from sweeps.studies.options import AxisWord, Several, axis, described
+from sweeps.studies.optimum.best import AT_END, FEWEST_VALUES, BestLocation, at_end, best, transfer
+from sweeps.studies.options import AxisWord, Several, Style, axis, run_title
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 
@@ -30,10 +30,10 @@ VALUES, RATES = 6, 23
 """Default numbers of values of the axes."""
 MOMENTUM = 0.9
 """Momentum of the rules that have one, unless the run sets another."""
-ENDS = {Place.LOWER_END: "lower", Place.UPPER_END: "upper"}
-THEORY: dict[str, Any] = {"color": "k", "ls": "--", "lw": 1.2}
-DIVERGED: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "////", "lw": 0}
-NEAR, ERROR = 0.18, 0.45
+END_NAMES = {BestLocation.LOWER_END: "lower", BestLocation.UPPER_END: "upper"}
+THEORY_STYLE: Style = {"color": "k", "ls": "--", "lw": 1.2}
+DIVERGED_STYLE: Style = {"fc": "0.93", "ec": "0.7", "hatch": "////", "lw": 0}
+NEAR_ALPHA, ERROR_ALPHA = 0.18, 0.45
 """Opacity of the range near the best, and of the standard error."""
 
 
@@ -68,9 +68,9 @@ class Optimum(Figure):
         for option, number in (("along", VALUES), ("rate", RATES)):
             word = getattr(self, option)
             name, values = axis(word, number, self.run)
-            if len(values) < FEWEST:
+            if len(values) < FEWEST_VALUES:
                 raise ValueError(
-                    f"{option} = {word!r}: has {len(values)} values; needs {FEWEST} or more"
+                    f"{option} = {word!r}: has {len(values)} values; needs {FEWEST_VALUES} or more"
                 )
             if name in axes:
                 raise ValueError(f"along = {self.along!r}: is also the axis of the rate")
@@ -84,8 +84,9 @@ class Optimum(Figure):
             rule: {"kind": "sgd", "momentum": momentum, "nesterov": rule == "nesterov"}
             for rule in ("momentum", "nesterov")
         }
-        named = {rule: heavy.get(rule, rule) for rule in rules}
-        axes: Any = {"rule": named, **self.axes(), "seed": {"range": self.seeds}}
+        # Rules without a word of their own, by the name of their panel.
+        by_panel = {rule: heavy.get(rule, rule) for rule in rules}
+        axes: dict[str, object] = {"rule": by_panel, **self.axes(), "seed": {"range": self.seeds}}
         if theory in LIMITS:
             # Theory assumes an infinite batch.
             axes.pop("batch", None)
@@ -95,13 +96,15 @@ class Optimum(Figure):
     def theories(self) -> tuple[dict[str, Sweep], dict[str, str]]:
         """Sweeps of the theory by rule, and the reason for each rule without one."""
         known = registry.theories(registry.system_of(self.run))
-        sweeps, reasons = {}, {}
+        sweeps: dict[str, Sweep] = {}
+        reasons: dict[str, str] = {}
         for rule in self.rules:
-            for name in (each for each in LIMITS if each in known and rule not in sweeps):
+            # The first theory that applies; if none does, the reason is that of the first.
+            for name in (limit for limit in LIMITS if limit in known and rule not in sweeps):
                 try:
-                    limit = self.sweep(name, (rule,))
-                    limit.check()
-                    sweeps[rule] = limit
+                    sweep = self.sweep(name, (rule,))
+                    sweep.check()
+                    sweeps[rule] = sweep
                 except ValueError as error:
                     reasons.setdefault(rule, str(error))
         return sweeps, {rule: why for rule, why in reasons.items() if rule not in sweeps}
@@ -119,33 +122,30 @@ class Optimum(Figure):
         trained = best(data["training"], over)
         predicted = {rule: best(data[f"theory/{rule}"], over) for rule in theories}
         laws = transfer(trained, along)
-        lines = [*verdicts(trained, predicted, laws, along)]
+        lines = [*describe_laws(trained, predicted, laws, along)]
         lines += [f"{rule}: no theory; {why}" for rule, why in reasons.items()]
-        rates = table(trained, predicted, along).to_string(float_format="{:.3g}".format, na_rep="-")
-        names = dict.fromkeys(each.method.title or each.theory_name for each in theories.values())
-        figure = draw(data["training"], trained, predicted, laws, ", ".join(names))
-        about = f"{described(self.run, ('rule', along, over))}, mean of {self.seeds} seeds"
+
+        rows = trained[["best", "error", "lower", "upper", "edge", "value"]]
+        rows["theory"] = rows["best"] * np.nan
+        if predicted:
+            theory = xr.concat([optimum["best"] for optimum in predicted.values()], "rule")
+            rows["theory"] = theory.broadcast_like(rows["best"])
+        table = rows.reset_coords(drop=True).to_dataframe(dim_order=["rule", along])
+        places = trained["place"].transpose("rule", along).values.ravel()
+        table["place"] = [BestLocation(code).name.lower().replace("_", " ") for code in places]
+        rates = table.to_string(float_format="{:.3g}".format, na_rep="-")
+
+        names = dict.fromkeys(s.method.title or s.theory_name for s in theories.values())
+        figure = draw_rates(data["training"], trained, predicted, laws, ", ".join(names))
+        about = f"{run_title(self.run, ('rule', along, over))}, mean of {self.seeds} seeds"
         figure.suptitle(textwrap.fill(about, 100))
         arrays: dict[str, Any] = {"training": trained, "law": laws.drop_vars("verdict")}
-        arrays |= {f"theory/{rule}": each for rule, each in predicted.items()}
+        arrays |= {f"theory/{rule}": optimum for rule, optimum in predicted.items()}
         arrays |= {name: data["training"][name] for name in (along, over)}
         return Picture(figure, arrays, "\n".join([rates, "", *lines]), report={"lines": lines})
 
 
-def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) -> pd.DataFrame:
-    """Tabulate the best rate of each rule and its errors at each value of an axis."""
-    rows = trained[["best", "error", "lower", "upper", "edge", "value"]]
-    rows["theory"] = rows["best"] * np.nan
-    if predicted:
-        theory = xr.concat([each["best"] for each in predicted.values()], "rule")
-        rows["theory"] = theory.broadcast_like(rows["best"])
-    frame = rows.reset_coords(drop=True).to_dataframe(dim_order=["rule", along])
-    places = trained["place"].transpose("rule", along).values.ravel()
-    frame["place"] = [Place(code).name.lower().replace("_", " ") for code in places]
-    return frame
-
-
-def verdicts(
+def describe_laws(
     trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], laws: xr.Dataset, along: str
 ) -> Iterator[str]:
     """Describe the power law of each rule's best rate, in training and by theory, and list the
@@ -160,6 +160,7 @@ def verdicts(
             theory = sides[f"{rule}, theory"] = predicted[rule].sel(rule=rule)
             if along in theory.dims:
                 yield f"{rule}, theory: {transfer(theory, along).verdict.item()}"
+        # The larger part of an error that adds in squares.
         if coarse := int((2 * own["shape"] ** 2 > own["error"] ** 2).sum()):
             yield (
                 f"{rule}: at {coarse} of {own.sizes[along]} values of {along}, most of the "
@@ -167,13 +168,13 @@ def verdicts(
             )
         for name, side in sides.items():
             of = side["place"].size
-            for code, end in ENDS.items():
+            for code, end in END_NAMES.items():
                 if number := int((side["place"] == code).sum()):
                     where = f" at {number} of {of} values of {along}" if of > 1 else ""
                     yield f"{name}: the best {over} lies at the {end} end of its axis{where}"
 
 
-def draw(
+def draw_rates(
     training: xr.Dataset,
     trained: xr.Dataset,
     predicted: Mapping[str, xr.Dataset],
@@ -186,14 +187,14 @@ def draw(
     rules = [str(rule) for rule in trained["rule"].values]
     figure, axes = drawing.panels(2, len(rules), width=2.9, height=2.9, sharey="row")
     limits = []
-    for place, (rule, (upper, lower)) in enumerate(zip(rules, axes.T, strict=True)):
+    for column, (rule, (upper, lower)) in enumerate(zip(rules, axes.T, strict=True)):
         own, law = trained.sel(rule=rule), laws.sel(rule=rule)
-        plot_best(own, training[along], drawing.colour(place), ax=upper)
+        plot_best(own, training[along], drawing.colour(column), ax=upper)
         if rule in predicted:
             # A level line where theory does not depend on the other axis.
             known = predicted[rule].sel(rule=rule)
             known = known["best"].where(~known["place"].isin(AT_END))
-            upper.plot(own[along], known.broadcast_like(own[along]), **THEORY)
+            upper.plot(own[along], known.broadcast_like(own[along]), **THEORY_STYLE)
         legend = None
         if np.isfinite(law["exponent"]):
             x, exponent = own[along].values, float(law.exponent)
@@ -202,7 +203,7 @@ def draw(
             upper.plot(x, float(law.prefactor) * x**exponent, "k:", lw=1.2, label=words)
             legend = {"loc": "best", "frameon": False}
         drawing.finished(upper, legend, title=rule, xlabel=wrapped(training[along]))
-        plot_curves(training.sel(rule=rule), own, along, ax=lower)
+        plot_observable(training.sel(rule=rule), own, along, ax=lower)
         drawing.finished(lower, xlabel=wrapped(training[over]))
         limits.append(lower.get_ylim())
     # The panels share an axis but have each set its limits.
@@ -210,55 +211,58 @@ def draw(
     axes[0, 0].set_ylabel(textwrap.fill(f"best {label(training[over])}", WIDTH))
     axes[1, 0].set_ylabel(wrapped(training[trained.attrs["observable"]]))
     near = f"within {100 * trained.attrs['within']:g} % of the best"
-    keys: list[Any] = [
+    keys: list[Artist] = [
         drawing.key("training", marker="o", ms=4, lw=1, color="0.4"),
-        Patch(color="0.4", alpha=ERROR, lw=0, label="standard error"),
-        Patch(color="0.4", alpha=NEAR, lw=0, label=near),
-        Patch(label="most runs diverge", **DIVERGED),
+        Patch(color="0.4", alpha=ERROR_ALPHA, lw=0, label="standard error"),
+        Patch(color="0.4", alpha=NEAR_ALPHA, lw=0, label=near),
+        Patch(label="most runs diverge", **DIVERGED_STYLE),
     ]
     if trained["place"].isin(AT_END).any():
         style = {"marker": "o", "ms": 5, "ls": "none", "mfc": "white", "color": "0.4"}
         keys.append(drawing.key("end of the rates tried", **style))
     if theory:
-        keys.append(drawing.key(textwrap.fill(theory, 24), **THEORY))
-    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
+        keys.append(drawing.key(textwrap.fill(theory, 24), **THEORY_STYLE))
+    right_of_panel: Style = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
     first = axes[0, -1].get_legend()
-    axes[0, -1].legend(handles=keys, **beside)
+    axes[0, -1].legend(handles=keys, **right_of_panel)
     if first is not None:
         # The second legend replaces the first one.
         axes[0, -1].add_artist(first)
-    axes[1, -1].legend(title=along, **beside)
+    axes[1, -1].legend(title=along, **right_of_panel)
     return figure
 
 
-def plot_best(found: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> None:
+def plot_best(optimum: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> None:
     """Draw best rates with their errors, the nearly optimal range, and where runs diverge."""
-    x, best = along.values, found["best"].values
-    first, last = found.attrs["ends"]
+    x, best = along.values, optimum["best"].values
+    first, last = optimum.attrs["ends"]
     low, high = first / 1.3, last * 1.3
-    edge = found["edge"].fillna(low)
-    ax.fill_between(x, edge.where(edge < last), high, **DIVERGED)
-    filled: dict[str, Any] = {"color": colour, "lw": 0}
-    ax.fill_between(x, found["lower"], found["upper"], alpha=NEAR, **filled)
-    factor = np.exp(np.nan_to_num(found["error"].values))
-    ax.fill_between(x, best / factor, best * factor, alpha=ERROR, **filled)
+    # NaN where most runs diverge at the smallest rate already. Nothing is hatched beyond an axis
+    # on which most never do.
+    edge = optimum["edge"].fillna(low)
+    ax.fill_between(x, edge.where(edge < last), high, **DIVERGED_STYLE)
+    filled: Style = {"color": colour, "lw": 0}
+    ax.fill_between(x, optimum["lower"], optimum["upper"], alpha=NEAR_ALPHA, **filled)
+    # The error is that of the logarithm.
+    factor = np.exp(np.nan_to_num(optimum["error"].values))
+    ax.fill_between(x, best / factor, best * factor, alpha=ERROR_ALPHA, **filled)
     ax.plot(x, best, color=colour, marker="o", ms=4, lw=1)
     # A bound: the best value lies beyond it.
-    ends = found["place"].isin(AT_END).values
+    ends = optimum["place"].isin(AT_END).values
     ax.plot(x[ends], best[ends], "o", mfc="white", mec=colour, ms=5)
     ax.set(xscale=scale_of(x), yscale="log", ylim=(low, high))
     drawing.ticks(ax.xaxis, x if len(x) <= VALUES else x[:: -(-len(x) // 4)])
 
 
-def plot_curves(dataset: xr.Dataset, found: xr.Dataset, along: str, ax: Axes) -> None:
+def plot_observable(dataset: xr.Dataset, optimum: xr.Dataset, along: str, ax: Axes) -> None:
     """Draw the observable over the rate, with a curve and its best point for each value of the
     other axis. Values above those at the smallest rate are cut off."""
-    over, name = found.attrs["over"], found.attrs["observable"]
+    over, name = optimum.attrs["over"], optimum.attrs["observable"]
     values = at_end(valid(dataset[[name, "status"]]), name)
     mean = values.mean("seed", skipna=False).sortby(over).transpose(over, along)
     colours = drawing.shades(mean.sizes[along])
     for value, colour in zip(mean[along].values, colours, strict=True):
-        curve, point = mean.sel({along: value}), found.sel({along: value})
+        curve, point = mean.sel({along: value}), optimum.sel({along: value})
         ax.plot(curve[over], curve, color=colour, lw=1.2, label=shown(value))
         ax.plot(point["best"], point["value"], "o", color=colour, ms=4)
     # Show all rates, also those that diverge, so that the panels can be compared.
@@ -266,6 +270,7 @@ def plot_curves(dataset: xr.Dataset, found: xr.Dataset, along: str, ax: Axes) ->
     margin = (last / first) ** 0.05
     yscale = "log" if float(mean.min()) > 0 else "linear"
     ax.set(xscale="log", yscale=yscale, xlim=(first / margin, last * margin))
+    # Curves that rise far above their start near the edge would flatten all valleys.
     low, high = float(mean.min()), float(mean.isel({over: 0}).max())
-    if found.attrs["pick"] == "lowest" and 0 < low < high:
+    if optimum.attrs["pick"] == "lowest" and 0 < low < high:
         ax.set_ylim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)

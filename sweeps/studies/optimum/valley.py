@@ -14,10 +14,10 @@ from numpy.polynomial.polynomial import polyval
 
 from dynsim.trajectory import crossings
 
-PARTS = (slice(1, 4), slice(0, 4), slice(1, 5), slice(0, 5))
+SUBSETS = (slice(1, 4), slice(0, 4), slice(1, 5), slice(0, 5))
 """Which of the five points around the best one each polynomial uses. The last one is the estimate;
 the others give its error."""
-FINE = 101
+NUM_PLACES = 101
 """Number of places between the neighbours of the best point at which polynomials are evaluated."""
 UNIFORM = 1 / np.sqrt(12)
 """Standard deviation of a uniform distribution of width 1."""
@@ -62,17 +62,20 @@ def valley(
     points = np.take_along_axis(y, near, -1)
     inner = (index > 0) & (index < len(x) - 1)
     inside = inner & np.all(np.isfinite(points[:, 1:4]), axis=-1)
+    # All five points are known.
     whole = inside & (index > 1) & (index < len(x) - 2) & np.all(np.isfinite(points), axis=-1)
     at, lowest, curvature = x[index], points[:, 2], np.full(len(index), np.nan)
     width = np.where(inner, x[near[:, 3]] - x[near[:, 1]], np.nan)
     shape = width * UNIFORM
     if whole.any():
+        # In units of the distance between both neighbours, polynomials are well conditioned.
         scaled = (x[near[whole]] - at[whole, None]) / width[whole, None]
-        place, error, depth, bend = _polynomials(scaled, points[whole] - lowest[whole, None])
+        place, error, depth, bend = _minima(scaled, points[whole] - lowest[whole, None])
         at[whole] += width[whole] * place
         shape[whole] = width[whole] * error
         lowest[whole] += depth
         curvature[whole] = bend / width[whole] ** 2
+    # A share of the value is a constant in its logarithm. y = lowest + curvature * distance^2.
     gap = np.where(positive, np.log1p(within), within * np.abs(lowest))
     level, reach = lowest + gap, np.sqrt(gap / curvature)
     lower = -_reach(-x[::-1], y[:, ::-1], len(x) - 1 - index, level)
@@ -82,39 +85,43 @@ def valley(
     upper = np.where(at + reach <= x[np.minimum(index + 1, len(x) - 1)], at + reach, upper)
     none = ~known.any(-1)
     value = np.where(positive, np.exp(np.where(none, 0, sign * lowest)), sign * lowest)
-    found = (np.where(none, np.nan, each) for each in (at, shape, value, lower, upper))
-    return Valley(index, inside, *found)
+    numbers = (np.where(none, np.nan, number) for number in (at, shape, value, lower, upper))
+    return Valley(index, inside, *numbers)
 
 
-def _polynomials(
+def _minima(
     x: Float[np.ndarray, "C 5"], y: Float[np.ndarray, "C 5"]
 ) -> tuple[Float[np.ndarray, " C"], ...]:
     """Find the minimum of curves through five points, the middle one at x = y = 0 and its
     neighbours 1 apart: its place, the error of the place, y, and half the second derivative.
     Without a valley these are 0, `UNIFORM`, 0 and NaN."""
-    t, rows = np.linspace(x[:, 1], x[:, 3], FINE), np.arange(len(x))
+    t, rows = np.linspace(x[:, 1], x[:, 3], NUM_PLACES), np.arange(len(x))
+    # A lower bound for a convex curve: the lines through neighbouring points, outside of these.
     floor = np.full(t.shape, -np.inf)
     for a in range(4):
         line = y[:, a] + (y[:, a + 1] - y[:, a]) / (x[:, a + 1] - x[:, a]) * (t - x[:, a])
-        beside = (t < x[:, a]) | (t > x[:, a + 1])
-        floor = np.where(beside, np.maximum(floor, line), floor)
+        outside = (t < x[:, a]) | (t > x[:, a + 1])
+        floor = np.where(outside, np.maximum(floor, line), floor)
     places, valid = [], np.ones(len(x), bool)
     depth = bend = np.zeros(len(x))
-    for part in PARTS:
-        powers = np.arange(part.stop - part.start)
-        numbers = np.linalg.solve(x[:, part, None] ** powers, y[:, part, None])[..., 0]
-        curve = polyval(t, numbers.T, tensor=False)
-        k = np.clip(np.argmin(curve, 0), 1, FINE - 2)
+    for subset in SUBSETS:
+        # Interpolation: as many coefficients as points, from the Vandermonde matrix.
+        powers = np.arange(subset.stop - subset.start)
+        coefficients = np.linalg.solve(x[:, subset, None] ** powers, y[:, subset, None])[..., 0]
+        curve = polyval(t, coefficients.T, tensor=False)
+        k = np.clip(np.argmin(curve, 0), 1, NUM_PLACES - 2)
         left, low, right = (curve[k + step, rows] for step in (-1, 0, 1))
         valid &= (low >= floor[k, rows]) & (low <= np.minimum(left, right))
-        # Parabola through the three lowest places.
+        # Parabola through the three lowest places, for which y(s) = low + (right - left) s / 2 +
+        # twice s^2 / 2. Infinite where they lie on a line, which has no minimum.
         twice = np.where(left + right > 2 * low, left + right - 2 * low, np.inf)
-        depth, bend = low - (right - left) ** 2 / (8 * twice), twice * (FINE - 1) ** 2 / 2
-        places.append(t[k, rows] + (left - right) / (2 * twice * (FINE - 1)))
+        depth, bend = low - (right - left) ** 2 / (8 * twice), twice * (NUM_PLACES - 1) ** 2 / 2
+        places.append(t[k, rows] + (left - right) / (2 * twice * (NUM_PLACES - 1)))
+    # The last polynomial is the estimate, so that depth and bend are its own.
     error = np.abs(np.array(places) - places[-1]).max(0)
     valid &= error < UNIFORM
     options = ((places[-1], 0.0), (error, UNIFORM), (depth, 0.0), (bend, np.nan))
-    return tuple(np.where(valid, found, otherwise) for found, otherwise in options)
+    return tuple(np.where(valid, estimate, otherwise) for estimate, otherwise in options)
 
 
 def _reach(
@@ -127,5 +134,6 @@ def _reach(
     where it rises above `level`, else the last point before an unknown one or at the end."""
     before = np.arange(len(x)) <= index[:, None]
     rising = np.where(before, np.minimum(y, level[:, None]), y)
-    found = crossings(x, -rising, -level)
-    return np.where(np.isnan(found), x[-1], found)
+    # Negated, so that a value at the level itself is not beyond it.
+    at = crossings(x, -rising, -level)
+    return np.where(np.isnan(at), x[-1], at)

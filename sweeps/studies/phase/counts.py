@@ -18,7 +18,7 @@ from sweeps.runner.labels import valid
 from sweeps.systems.diagrams import Regions
 
 Mask = Bool[np.ndarray, "X Y"]
-TAIL = 0.0158 / 2
+TAIL_PROBABILITY = 0.0158 / 2
 """Probability beyond each end of an interval. Points where seeds are added are tested repeatedly,
 with a chance of error each time: at Pocock's level, five tests, such as at 8, 16, 32, 64 and 128
 seeds, are all right with a probability of 95 %."""
@@ -44,22 +44,25 @@ class Tally:
 
     def add(self, points: Int[np.ndarray, "P 2"], runs: xr.Dataset) -> None:
         """Count the runs at P points; their dimensions other than `seed` flatten to P."""
-        each = runs["status"].dims
+        dims = runs["status"].dims
+        # Observables of failed runs are NaN, at whatever time they stopped.
         values = valid(runs[["status", self.observable]])[self.observable]
         values = values.isel({dim: -1 for dim in ("time", "record") if dim in values.dims})
-        values = values.mean([dim for dim in values.dims if dim not in each])
-        order = [dim for dim in each if dim != "seed"]
+        values = values.mean([dim for dim in values.dims if dim not in dims])
+        order = [dim for dim in dims if dim != "seed"]
+        # Results without seeds, of theories, count as one run.
         codes, values = (
-            (found if "seed" in found.dims else found.expand_dims("seed"))
+            (array if "seed" in array.dims else array.expand_dims("seed"))
             .transpose(*order, "seed")
             .values.reshape(len(points), -1)
-            for found in (self.regions.classify(runs), values)
+            for array in (self.regions.classify(runs), values)
         )
         if unknown := set(np.unique(codes).tolist()) - set(self._codes.tolist()):
             raise ValueError(
                 f"regions: a run has the code {min(unknown)}; must be a code of the legend, "
                 f"{', '.join(map(str, self._codes.tolist()))}"
             )
+        # Points are distinct within a call, so that indexed sums lose none.
         at = tuple(points.T)
         self.counts[at] += (codes[..., None] == self._codes).sum(1)
         self._sum[at] += np.nansum(values, axis=1)
@@ -86,12 +89,13 @@ class Tally:
         """Share of the runs in each region; linear between the nearest points with runs where a
         point has none."""
         known = self.seeds > 0
-        found = self.counts / np.maximum(self.seeds, 1)[..., None]
+        shares = self.counts / np.maximum(self.seeds, 1)[..., None]
         if not known.all():
+            # A line of points has no triangulation.
             method = "nearest" if 1 in known.shape else "linear"
             nodes, rest = np.argwhere(known), np.argwhere(~known)
-            found[~known] = griddata(nodes, found[known], rest, method)
-        return found
+            shares[~known] = griddata(nodes, shares[known], rest, method)
+        return shares
 
 
 def interval(
@@ -101,11 +105,15 @@ def interval(
     Points without seeds, whose shares are interpolated, count as having the fewest."""
     share, seeds = np.broadcast_arrays(share, np.where(seeds > 0, seeds, seeds[seeds > 0].min()))
     # Where all seeds agree, as at most points, there is a closed form.
-    low = np.where(share < 1, 0.0, TAIL ** (1 / seeds))
-    high = np.where(share > 0, 1.0, 1 - TAIL ** (1 / seeds))
+    low = np.where(share < 1, 0.0, TAIL_PROBABILITY ** (1 / seeds))
+    high = np.where(share > 0, 1.0, 1 - TAIL_PROBABILITY ** (1 / seeds))
+    # Else quantiles of the beta distribution, for k of n.
     some = (share > 0) & (share < 1)
     k, n = (share * seeds)[some], seeds[some]
-    low[some], high[some] = betaincinv(k, n - k + 1, TAIL), betaincinv(k + 1, n - k, 1 - TAIL)
+    low[some], high[some] = (
+        betaincinv(k, n - k + 1, TAIL_PROBABILITY),
+        betaincinv(k + 1, n - k, 1 - TAIL_PROBABILITY),
+    )
     return low, high
 
 
@@ -118,6 +126,7 @@ def undecided(share: Float[np.ndarray, "X Y R"], seeds: Int[np.ndarray, "X Y"]) 
 def widths(mask: Mask) -> Float[np.ndarray, "2*X 2*Y"]:
     """Return twice the distance in points to the outside of the mask, for each quarter of a point:
     along the middle of a stripe, its width. The mask extends beyond the plane."""
+    # At the resolution of the points themselves, a stripe of an even number has no middle.
     fine = mask.repeat(2, axis=0).repeat(2, axis=1)
     if mask.all():
         return np.full(fine.shape, np.inf)
@@ -126,6 +135,7 @@ def widths(mask: Mask) -> Float[np.ndarray, "2*X 2*Y"]:
 
 def wide(mask: Mask, width: float) -> Mask:
     """Return the points of a mask where it is wider than `width` points: its larger discs."""
+    # A morphological opening: discs of this width that fit into the mask, about their middles.
     middle = widths(mask) > width
     if not middle.any():
         return np.zeros_like(mask)

@@ -7,7 +7,6 @@ are measured on a coarse grid, and interpolated in the logarithms of sharpness a
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -22,12 +21,12 @@ from sweeps.systems import registry
 from sweeps.systems.diagrams import Line, Regions
 from sweeps.systems.experiment import Experiment
 
-COARSE = 12
+COARSE_VALUES = 12
 """Largest number of values of an axis at which the sharpness is measured."""
-TIMES = 16
+FLOW_TIMES = 16
 """Approximate number of steps of a flow at which the sharpness is measured."""
 COLOUR = "#009E73"
-LINES = {"edge-start": ("edge at the start", ":"), "edge": ("edge along the flow", "-")}
+EDGE_LINES = {"edge-start": ("edge at the start", ":"), "edge": ("edge along the flow", "-")}
 
 
 def edges(run: Experiment, axes: Mapping[str, Sequence[float]], out: Path) -> list[Line]:
@@ -56,15 +55,14 @@ def edges(run: Experiment, axes: Mapping[str, Sequence[float]], out: Path) -> li
     values = values_of(run_sweep(flows, out / WHOLE.name).load().isel(seed=0), axes)
     lines = [
         Line(name, text, values[name], (COLOUR, dashes, 1.8))
-        for name, (text, dashes) in LINES.items()
+        for name, (text, dashes) in EDGE_LINES.items()
     ]
     for line in lines:
         if np.isnan(line.values).any():
             print(f"line {line.name}: left out, at some points the sharpness is not known")
         elif not crosses(line):
-            low, high = (
-                float(EDGE * np.exp(end)) for end in (line.values.min(), line.values.max())
-            )
+            ends = line.values.min(), line.values.max()
+            low, high = (float(EDGE * np.exp(end)) for end in ends)
             print(
                 f"line {line.name}: not in the plane, where the preconditioned sharpness is "
                 f"{low:.2g} to {high:.2g} and the edge at {EDGE:g}"
@@ -73,8 +71,8 @@ def edges(run: Experiment, axes: Mapping[str, Sequence[float]], out: Path) -> li
 
 
 def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
-    """Return the flows of runs over a plane, at `COARSE` values of each axis. `ValueError` with the
-    reason for runs that have no edge or no flow of all weights."""
+    """Return the flows of runs over a coarse grid of the plane. `ValueError` with the reason for
+    runs that have no edge or no flow of all weights."""
     system = registry.system_of(run)
     if WHOLE.name not in registry.theories(system):
         raise ValueError("the problem has no population loss")
@@ -82,40 +80,41 @@ def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
     check_threshold(rule)
     if rule.is_adaptive:
         raise ValueError(f"along a flow, the preconditioner of {rule.name} is not known")
-    coarse: dict[str, Any] = {
-        name: [values[i] for i in _places(len(values)).tolist()] for name, values in axes.items()
+    coarse: dict[str, Sequence[float] | dict[str, int]] = {
+        name: [values[i] for i in _coarse(len(values)).tolist()] for name, values in axes.items()
     }
     coarse["seed"] = {"range": 1}
     reasons = []
+    # Runs without a flow may have one with the settings that their system names for this purpose.
     for settings in ({}, system.diagram().flow):
         try:
-            found = Sweep(run.at(settings), coarse, WHOLE.name, (PRECONDITIONED,), TIMES)
-            found.check()
+            flows = Sweep(run.at(settings), coarse, WHOLE.name, (PRECONDITIONED,), FLOW_TIMES)
+            flows.check()
         except ValueError as error:
             reasons.append(error)
         else:
-            return found
+            return flows
     raise reasons[0]
 
 
 def values_of(runs: xr.Dataset, axes: Mapping[str, Sequence[float]]) -> Mapping[str, xr.DataArray]:
     """Return the log of the sharpness of flows over the edge, (y, x), by the name of the line."""
-    values = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
-    recorded = next(dim for dim in ("time", "record") if dim in values.dims)
+    sharpness = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
+    recorded = next(dim for dim in ("time", "record") if dim in sharpness.dims)
     # The sharpness below a saddle is negative, far from the edge.
-    sharp = (values / EDGE).clip(min=np.finfo(float).tiny)
-    logs: xr.DataArray = xr.apply_ufunc(np.log, sharp)
-    found = xr.Dataset({"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)})
+    ratio = (sharpness / EDGE).clip(min=np.finfo(float).tiny)
+    logs: xr.DataArray = xr.apply_ufunc(np.log, ratio)
+    values = xr.Dataset({"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)})
     # Linear along the numbers of the points: by the logarithm on a logarithmic axis.
-    found = found.assign_coords({name: _places(len(each)) for name, each in axes.items()})
-    found = found.interp({name: np.arange(len(each)) for name, each in axes.items()})
-    found = found.assign_coords({name: np.asarray(each) for name, each in axes.items()})
-    return {name: found[name].transpose(*reversed(tuple(axes))) for name in LINES}
+    values = values.assign_coords({name: _coarse(len(axis)) for name, axis in axes.items()})
+    values = values.interp({name: np.arange(len(axis)) for name, axis in axes.items()})
+    values = values.assign_coords({name: np.asarray(axis) for name, axis in axes.items()})
+    return {name: values[name].transpose(*reversed(tuple(axes))) for name in EDGE_LINES}
 
 
-def _places(number: int) -> np.ndarray:
+def _coarse(number: int) -> np.ndarray:
     """Return the indices of the coarse grid among `number` values, with both ends."""
-    return np.unique(np.rint(np.linspace(0, number - 1, COARSE)).astype(int))
+    return np.unique(np.rint(np.linspace(0, number - 1, COARSE_VALUES)).astype(int))
 
 
 def crosses(line: Line) -> bool:
@@ -130,21 +129,24 @@ def crosses(line: Line) -> bool:
     return bool(np.isfinite(values).all() and values.min() < 0 < values.max())
 
 
-def predicted(
-    lines: Sequence[Line], rule: Regions, found: xr.Dataset
-) -> Iterator[regions.Prediction]:
+def predictions_of(
+    lines: Sequence[Line], rule: Regions, phase_map: xr.Dataset
+) -> Iterator[regions.RegionPrediction]:
     """Yield the lines of the edge that cross a map, for the statement that runs beyond it and no
     others diverge; nothing for a rule without such a region."""
-    code = next((code for code, (name, _) in rule.legend.items() if name == regions.DIVERGED), None)
+    code = next(
+        (code for code, (name, _) in rule.legend.items() if name == regions.DIVERGED_NAME), None
+    )
     if code is None:
         return
-    diverged = xr.Dataset({"region": (found["region"] == code).astype(int)})
-    if "share" in found:
-        share = found["share"].sel(code=code, drop=True)
+    # The same map with two regions, 1 where runs diverge.
+    diverged = xr.Dataset({"region": (phase_map["region"] == code).astype(int)})
+    if "share" in phase_map:
+        share = phase_map["share"].sel(code=code, drop=True)
         diverged["share"] = xr.concat([1 - share, share], "code").assign_coords(code=[0, 1])
         diverged = diverged.assign_coords(code=[0, 1])
     alone = 100 * float((diverged["region"] == 0).mean())
     for line in filter(crosses, lines):
-        right = regions.agreement((line.values > 0).astype(int), diverged)
+        right = regions.region_agreement((line.values > 0).astype(int), diverged)
         text = f"diverged beyond it and nowhere else ({alone:.1f} % do not diverge)"
-        yield regions.Prediction(line.name, text, right, line)
+        yield regions.RegionPrediction(line.name, text, right, line)

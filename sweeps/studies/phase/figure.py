@@ -24,14 +24,20 @@ from sweeps.output.cells import contour
 from sweeps.runner.progress import count
 from sweeps.studies.phase import edge
 from sweeps.studies.phase.edge import crosses, edges
-from sweeps.studies.phase.maps import boundary, maps, panels_of, predictions
-from sweeps.studies.phase.panels import draw
+from sweeps.studies.phase.maps import boundary, maps, maps_and_runs, predictions
+from sweeps.studies.phase.panels import draw_all, draw_one
 from sweeps.studies.phase.plane import Phase, at_points
 from sweeps.studies.phase.refinement import Lattice, Refinement
-from sweeps.studies.phase.regions import TRAINED, Prediction, agreement, chosen, sides
+from sweeps.studies.phase.regions import (
+    TRAINED,
+    RegionPrediction,
+    region_agreement,
+    resolve_regions,
+    sides,
+)
 from sweeps.systems import registry
 from sweeps.systems.diagrams import Diagram, Line, Predictions, Regions, View
-from sweeps.systems.experiment import made
+from sweeps.systems.experiment import as_experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +90,7 @@ class PhaseDiagram:
     maps: Mapping[str, xr.Dataset]
     theory: Predictions
     edges: Sequence[Line]
-    predictions: Sequence[Prediction]
+    predictions: Sequence[RegionPrediction]
     notes: Sequence[str]
 
     @functools.cached_property
@@ -92,32 +98,41 @@ class PhaseDiagram:
         """The maps over `theory` and both axes; the attribute `regions` names the codes."""
         names = {str(code): name for code, (name, _) in self.regions.legend.items()}
         along = xr.DataArray([*self.maps], dims="theory", name="theory")
-        found = xr.concat(
-            [each.drop_vars(["drawn", "share"], errors="ignore") for each in self.maps.values()],
-            along,
-            join="outer",
-            combine_attrs="drop",
-        )
-        return found.assign_attrs(regions=names)
+        # Interpolated values are for figures only.
+        computed = [m.drop_vars(["drawn", "share"], errors="ignore") for m in self.maps.values()]
+        dataset = xr.concat(computed, along, join="outer", combine_attrs="drop")
+        return dataset.assign_attrs(regions=names)
 
     @functools.cached_property
     def boundaries(self) -> dict[str, xr.Dataset]:
         """Boundaries of the maps that have several seeds and more than one region, by theory, as
         `sweeps.diagrams.boundary` returns them."""
-        found = {name: boundary(each) for name, each in self.maps.items() if "share" in each}
-        return {name: table for name, table in found.items() if table.sizes["vertex"]}
+        tables = {name: boundary(m) for name, m in self.maps.items() if "share" in m}
+        return {name: table for name, table in tables.items() if table.sizes["vertex"]}
 
     def plot(self, panels: str | None = None) -> "Figure":
         """Draw the diagram with "one" panel or "all" of them, by default as in the settings."""
-        shown = dataclasses.replace(self.options, panels=panels or self.options.panels)
-        return draw(
-            shown, self.maps, self.regions, self.theory.levels, self.predictions, self.boundaries
-        )
+        options = dataclasses.replace(self.options, panels=panels or self.options.panels)
+        predicted = self.predictions, self.boundaries
+        if options.panels == "all":
+            return draw_all(options, self.maps, self.regions, self.theory.levels, *predicted)
+        return draw_one(options, self.maps, self.regions, *predicted)
 
     def __str__(self) -> str:
         """What `dynsim phase` prints: points and seeds, then how often theory is right."""
         name, first = next(iter(self.maps.items()))
-        return "\n".join([*self.notes, *reported(self.predictions, name, first.region)])
+        lines = [*self.notes]
+        if self.predictions:
+            alone = np.unique(first.region, return_counts=True)[1].max() / first.region.size
+            lines.append(
+                f"share of the plane where theory has the region of {name} (its most common region "
+                f"alone: {100 * alone:.1f} %):"
+            )
+        for theory, text, right, line in self.predictions:
+            # A user may name a line by a formula, which a terminal does not set.
+            theory = theory.translate(str.maketrans("", "", "$\\{}"))
+            lines.append(f"  line {theory}: {right}, {text}" if line else f"  {theory}: {right}")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         name, first = next(iter(self.maps.items()))
@@ -168,34 +183,50 @@ def phase(
     """
     names = {field.name for field in dataclasses.fields(Phase)}
     options = {name: settings.pop(name) for name in names & {*settings}}
-    word, own = (regions, None) if isinstance(regions, str) else (None, regions)
-    # As on the command line, where a default of the layer does not apply to other problems.
+    # `Phase` takes the name of regions, which a stored diagram repeats, and no object.
+    word, custom = (regions, None) if isinstance(regions, str) else (None, regions)
+    # As on the command line, where the default steps of the layer do not apply to other problems.
     usual = {} if "steps" in settings or str(run) != "yz" else {"steps": Phase.RUN["steps"]}
-    experiment = made(run, rule, **usual, **settings)
+    experiment = as_experiment(run, rule, **usual, **settings)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(out or folder)
-        return computed(Phase(experiment, x, y, regions=word, out=place, **options), own)
+        plane = Phase(experiment, x, y, regions=word, out=Path(out or folder), **options)
+        return compute_diagram(plane, custom)
 
 
-def computed(options: Phase, regions: Regions | None = None) -> PhaseDiagram:
+def compute_diagram(options: Phase, regions: Regions | None = None) -> PhaseDiagram:
     """Compute or resume a diagram. The `regions` are those of the settings if omitted."""
     begin = time.perf_counter()
-    regions = chosen(regions or options.outcomes())
-    found = panels_of(options, regions, report=print)
-    drawn = {name: each for name, (each, _) in found.items()}
-    first, runs = next(iter(found.values()))
-    number = count(sum(each.attrs["runs"] for each in drawn.values()), "run")
+    regions = resolve_regions(regions or options.outcomes())
+    pairs = maps_and_runs(options, regions, report=print)
+    phase_maps = {name: phase_map for name, (phase_map, _) in pairs.items()}
+    first, runs = next(iter(pairs.values()))
+    number = count(sum(phase_map.attrs["runs"] for phase_map in phase_maps.values()), "run")
     seconds = time.perf_counter() - begin
     notes = [f"{number} in {seconds:.1f} s, stored ones included"]
-    notes += [f"{n}: {line}" for n, each in drawn.items() for line in said(options, each)]
-    theory = predictions(options, drawn, regions)
-    own = regions.lines(runs) if regions.lines else {}
-    mine = [Line(n, n, v, (f"C{i}", "-", 1.6)) for i, (n, v) in enumerate(own.items(), 1)]
-    theory = theory._replace(lines=[*theory.lines, *mine])
-    limits = edges(options.run, options.axes(), options.out) if options.edge else []
-    told = compared(drawn, regions, theory)
-    told += edge.predicted(limits, regions, first)
-    return PhaseDiagram(options, regions, drawn, theory, limits, told, notes)
+    notes += [f"{n}: {line}" for n, m in phase_maps.items() for line in sampling_notes(options, m)]
+
+    theory = predictions(options, phase_maps, regions)
+    custom = regions.lines(runs) if regions.lines else {}
+    lines = [Line(n, n, v, (f"C{i}", "-", 1.6)) for i, (n, v) in enumerate(custom.items(), 1)]
+    theory = theory._replace(lines=[*theory.lines, *lines])
+    stability = edges(options.run, options.axes(), options.out) if options.edge else []
+
+    # Theory predicts regions in three ways: by its own map, by a rule, and on each side of a line.
+    rated = [
+        RegionPrediction(name, "same region", region_agreement(phase_map.region, first))
+        for name, phase_map in list(phase_maps.items())[1:]
+    ]
+    for name, (text, region) in theory.regions.items():
+        rated.append(RegionPrediction(name, text, region_agreement(region, first)))
+    for line in filter(crosses, theory.lines):
+        positive, negative, region = sides(line.values, first.region)
+        here, there = (regions.legend[code][0] for code in (positive, negative))
+        text = f"{here} on one side and {there} on the other"
+        # Curves are traced over (y, x).
+        line = line._replace(values=line.values.transpose(*reversed(first.region.dims)))
+        rated.append(RegionPrediction(line.name, text, region_agreement(region, first), line))
+    rated += edge.predictions_of(stability, regions, first)
+    return PhaseDiagram(options, regions, phase_maps, theory, stability, rated, notes)
 
 
 def run(config: Phase, regions: Regions | None = None) -> list[Path]:
@@ -215,83 +246,48 @@ def run(config: Phase, regions: Regions | None = None) -> list[Path]:
         >>> plane = functools.partial(sweeps.diagrams.Phase, model, "eta:0.05:2", "u0:0.01:1", 3)
         >>> paths = sweeps.diagrams.run(plane(out=Path(tempfile.mkdtemp())))
     """
-    diagram = computed(config, regions)
+    diagram = compute_diagram(config, regions)
     print(diagram)
     arrays: dict[str, Any] = {**config.axes()}
-    for theory, each in diagram.maps.items():
-        # Without the interpolated values.
-        kept = dict(each.drop_vars(["drawn", "share"], errors="ignore").data_vars)
-        if "share" in each:
-            kept |= {end: each[end].where(each.computed) for end in ("low", "high")}
-            kept["code"] = each["code"]
-        arrays[theory] = {**kept, **each.attrs}
+    for theory, phase_map in diagram.maps.items():
+        # Values as computed: the interpolated ones are for drawing.
+        variables = dict(phase_map.drop_vars(["drawn", "share"], errors="ignore").data_vars)
+        if "share" in phase_map:
+            variables |= {end: phase_map[end].where(phase_map.computed) for end in ("low", "high")}
+            variables["code"] = phase_map["code"]
+        arrays[theory] = {**variables, **phase_map.attrs}
     arrays |= diagram.theory.arrays
     arrays |= {f"line/{line.name}": line.values for line in diagram.edges}
-    arrays["agreement"] = {each.name: each.agreement.right for each in diagram.predictions}
-    report = {
-        "lines": [as_drawn(each) for each in diagram.predictions if each.line],
-        "regions": {str(code): [*each] for code, each in diagram.regions.legend.items()},
-    }
+    arrays["agreement"] = {p.name: p.agreement.right for p in diagram.predictions}
+
+    # Lines as drawn: label, style and vertices. JSON has no NaN, so that None ends a piece.
+    lines = []
+    for name, _, accuracy, line in diagram.predictions:
+        if line is not None:
+            pieces = contour(line.values)
+            x, y = ([v for p in pieces for v in (*p[axis].tolist(), None)] for axis in (0, 1))
+            colour, dashes, width = line.style
+            style = {"colour": to_hex(colour), "dashes": dashes, "width": width}
+            label = {"name": name, "text": line.text, "right": accuracy.right}
+            lines.append({**label, **style, "x": x, "y": y})
+    legend = {str(code): [*entry] for code, entry in diagram.regions.legend.items()}
+    report = {"lines": lines, "regions": legend}
+
     figure = diagram.plot()
     paths = output.write(config.out, "phase", figure=figure, arrays=arrays, report=report)
     for theory, table in diagram.boundaries.items():
+        # Programs that read the boundary of the first map need not know the theory's name.
         stem = "phase-boundary" + f"-{theory}" * (theory != next(iter(diagram.maps)))
-        text, written = table.to_dataframe().to_csv(index=False), table.to_netcdf(engine="h5netcdf")
+        text, netcdf = table.to_dataframe().to_csv(index=False), table.to_netcdf(engine="h5netcdf")
         paths += output.write(config.out, stem, text={"csv": text})
         path = output.folder(config.out) / f"{stem}.nc"
-        paths.append(output.write_whole(path, lambda file, written=written: file.write(written)))
+        paths.append(output.write_whole(path, lambda file, netcdf=netcdf: file.write(netcdf)))
     return paths
 
 
-def compared(
-    drawn: Mapping[str, xr.Dataset], regions: Regions, predicted: Predictions
-) -> list[Prediction]:
-    """Compare the second theory, and each line of theory that crosses the plane, with the regions
-    of the first map."""
-    (_, first), *others = drawn.items()
-    told = [
-        Prediction(name, "same region", agreement(other.region, first)) for name, other in others
-    ]
-    for name, (text, region) in predicted.regions.items():
-        told.append(Prediction(name, text, agreement(region, first)))
-    for line in filter(crosses, predicted.lines):
-        codes = sides(line.values, first.region)
-        here, there = (regions.legend[code][0] for code in codes[:2])
-        text = f"{here} on one side and {there} on the other"
-        across, up = first.region.dims
-        line = line._replace(values=line.values.transpose(up, across))
-        told.append(Prediction(line.name, text, agreement(codes[2], first), line))
-    return told
-
-
-def as_drawn(each: Prediction) -> dict[str, Any]:
-    """Return a line of the figure as JSON: its label, its style, and its vertices, where None ends
-    a piece."""
-    assert each.line is not None
-    text, (colour, dashes, width) = each.line.text, each.line.style
-    pieces = contour(each.line.values)
-    x, y = ([v for piece in pieces for v in (*piece[side].tolist(), None)] for side in (0, 1))
-    style = {"colour": to_hex(colour), "dashes": dashes, "width": width}
-    return {"name": each.name, "text": text, "right": each.agreement.right, **style, "x": x, "y": y}
-
-
-def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Iterator[str]:
-    """Yield lines on the share of the plane where theory predicts the region of the map `name`."""
-    if told:
-        alone = np.unique(region, return_counts=True)[1].max() / region.size
-        yield (
-            f"share of the plane where theory has the region of {name} (its most common region "
-            f"alone: {100 * alone:.1f} %):"
-        )
-    for theory, text, found, line in told:
-        # A line of one's own may be called by a formula, which a terminal does not set.
-        theory = theory.translate(str.maketrans("", "", "$\\{}"))
-        yield f"  line {theory}: {found}, {text}" if line else f"  {theory}: {found}"
-
-
-def said(config: Phase, found: xr.Dataset) -> Iterator[str]:
+def sampling_notes(config: Phase, phase_map: xr.Dataset) -> Iterator[str]:
     """Yield lines about the points and seeds from which a map was computed."""
-    about, points, seeds = found.attrs, found.computed, found.seeds
+    about, points, seeds = phase_map.attrs, phase_map.computed, phase_map.seeds
     if config.refine:
         share = f"{100 * float(points.mean()):.2g} % of {count(points.size, 'point')} computed"
         if np.isfinite(about["dimension"]):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -19,14 +18,14 @@ from sweeps.runner.cluster import begin
 from sweeps.runner.progress import say
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.runner.work import begin as compile_first
+from sweeps.runner.work import compile_first
 from sweeps.studies.phase.counts import Tally, interval, undecided, wide, widths
 from sweeps.studies.phase.plane import MOST_COARSE, Phase, at_points
 from sweeps.studies.phase.refinement import Inferred, Lattice, Refinement, Value, guard, mixed
-from sweeps.studies.phase.regions import BAND, chosen
+from sweeps.studies.phase.regions import BAND, resolve_regions
 from sweeps.systems.diagrams import Predictions, Regions, View
 
-LEVELS = (BAND[0], 0.5, BAND[1])
+PROBABILITIES = (BAND[0], 0.5, BAND[1])
 """Probabilities of a region at which curves are drawn."""
 Compute = Callable[[Sweep, Path], xr.Dataset]
 
@@ -75,11 +74,11 @@ def maps(
         >>> plane = sweeps.diagrams.Phase(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
         >>> regions = sweeps.diagrams.maps(plane)["simulation"].region
     """
-    found = panels_of(config, regions, seed=seed, executor=executor)
-    return {name: drawn for name, (drawn, _) in found.items()}
+    pairs = maps_and_runs(config, regions, seed=seed, executor=executor)
+    return {name: phase_map for name, (phase_map, _) in pairs.items()}
 
 
-def panels_of(
+def maps_and_runs(
     config: Phase,
     regions: Regions | None,
     *,
@@ -90,37 +89,38 @@ def panels_of(
     """Return the datasets of `maps`, each with the runs of the full grid, or of the coarse one of a
     refined map. `report` is called with estimates of the cost."""
     begin(config)
-    wanted, regions = config.sweeps(), chosen(regions or config.outcomes())
-    for each in wanted.values():
-        each.check()
+    sweeps, regions = config.sweeps(), resolve_regions(regions or config.outcomes())
+    for sweep in sweeps.values():
+        sweep.check()
     axes = config.axes()
     if config.refine:
-        say(f"{', '.join(wanted)}: a coarse grid first, once its program is compiled")
+        say(f"{', '.join(sweeps)}: a coarse grid first, once its program is compiled")
     elif executor is None:
-        compile_first(wanted.values())
+        # Errors in the equations of any sweep show before the first one runs.
+        compile_first(sweeps.values())
 
     def compute(sweep: Sweep, out: Path) -> xr.Dataset:
         return run_sweep(sweep, out, executor=executor).load()
 
-    found = {}
-    for name, sweep in wanted.items():
+    pairs = {}
+    for name, sweep in sweeps.items():
         xs, ys = axes.values()
         tally = Tally((len(xs), len(ys)), regions, config.shown)
-        about: dict[str, Any] = {}
+        about: dict[str, float] = {}
         out = config.out / (f"{name}-refined" if config.refine else name)
         if config.refine:
             refinement, runs = refined(sweep, tally, config.tolerance, out, compute, report)
             about |= guard(refinement, config.probes, seed)._asdict()
             about["dimension"] = refinement.dimension()
-            whole, runs = refinement.infer(), on_grid(runs, *axes)
+            inferred, runs = refinement.infer(), on_grid(runs, *axes)
         else:
-            whole, runs = None, compute(sweep, out)
+            inferred, runs = None, compute(sweep, out)
             tally.add(np.argwhere(tally.seeds == 0), runs)
         if config.band is not None and sweep.theory == "simulation":
             seeds = out.with_name(f"{out.name}-seeds")
             about["band"] = add_seeds(sweep, config, tally, seeds, compute)
-        found[name] = as_map(tally, whole, axes, runs).assign_attrs(about), runs
-    return found
+        pairs[name] = as_map(tally, inferred, axes, runs).assign_attrs(about), runs
+    return pairs
 
 
 def refined(
@@ -138,10 +138,10 @@ def refined(
 
     def measure(name: str, points: Int[np.ndarray, "P 2"]) -> tuple[np.ndarray, np.ndarray]:
         nonlocal colours
-        found, at = compute(at_points(sweep, points, name), out / name), tuple(points.T)
-        tally.add(points, found)
+        runs, at = compute(at_points(sweep, points, name), out / name), tuple(points.T)
+        tally.add(points, runs)
         if not coarse:
-            coarse.append(found)
+            coarse.append(runs)
             # From the coarse grid alone: cells must not depend on the order of refinement.
             colours = colour_range(tally.value[at])
         return tally.region[at], tally.value[at]
@@ -167,8 +167,9 @@ def add_seeds(sweep: Sweep, config: Phase, tally: Tally, out: Path, compute: Com
             more = min(max(2 * have, config.seeds), most)
             points = np.argwhere(todo & (seeds == have))
             name = f"{width:g}-points-{number}-from-{have}-to-{more}"
-            wanted = {**sweep.axes, "seed": {"range": [have, more]}}
-            added = at_points(dataclasses.replace(sweep, axes=wanted), points, name)
+            # Seeds are numbered through, so that a point has those of a uniform diagram.
+            axes = {**sweep.axes, "seed": {"range": [have, more]}}
+            added = at_points(dataclasses.replace(sweep, axes=axes), points, name)
             tally.add(points, compute(added, out / name))
         unsure = undecided(tally.shares, tally.seeds)
     return float(widths(unsure).max())
@@ -176,33 +177,37 @@ def add_seeds(sweep: Sweep, config: Phase, tally: Tally, out: Path, compute: Com
 
 def as_map(
     tally: Tally,
-    whole: Inferred | None,
+    inferred: Inferred | None,
     axes: Mapping[str, Sequence[float]],
     runs: xr.Dataset,
 ) -> xr.Dataset:
     """Return the map of counted points, and of inferred ones elsewhere, labelled as in `runs`."""
     seeds, observable = tally.seeds, tally.observable
-    known = seeds > 0
+    known, region, drawn = seeds > 0, tally.region, tally.value
+    if inferred is not None:
+        # Seeds that were added after the refinement count where there are any.
+        region = np.where(known, region, inferred.region)
+        drawn = np.where(known, drawn, inferred.value)
     arrays = {
         observable: tally.value,
-        "region": tally.region if whole is None else np.where(known, tally.region, whole.region),
-        "drawn": tally.value if whole is None else np.where(known, tally.value, whole.value),
+        "region": region,
+        "drawn": drawn,
         "computed": known,
         "seeds": seeds,
     }
-    coords = {name: (name, np.asarray(each), runs[name].attrs) for name, each in axes.items()}
-    found = xr.Dataset({name: (tuple(axes), each) for name, each in arrays.items()}, coords)
+    coords = {name: (name, np.asarray(vs), runs[name].attrs) for name, vs in axes.items()}
+    phase_map = xr.Dataset({name: (tuple(axes), array) for name, array in arrays.items()}, coords)
     if seeds.max() > 1:
         share = tally.shares
         low, high = interval(share, seeds[..., None])
-        for name, each in {"share": share, "low": low, "high": high}.items():
-            found[name] = ((*axes, "code"), each)
-        found["probability"] = found.share.where(found.computed)
+        for name, array in {"share": share, "low": low, "high": high}.items():
+            phase_map[name] = ((*axes, "code"), array)
+        phase_map["probability"] = phase_map.share.where(phase_map.computed)
         texts = [text for text, _ in tally.regions.legend.values()]
-        found = found.assign_coords(code=list(tally.regions.legend), name=("code", texts))
+        phase_map = phase_map.assign_coords(code=list(tally.regions.legend), name=("code", texts))
     for name in (observable, "drawn"):
-        found[name].attrs = dict(runs[observable].attrs)
-    return found.assign_attrs(runs=int(seeds.sum()))
+        phase_map[name].attrs = dict(runs[observable].attrs)
+    return phase_map.assign_attrs(runs=int(seeds.sum()))
 
 
 def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:
@@ -212,7 +217,7 @@ def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:
 
 def predictions(
     config: Phase,
-    found: Mapping[str, xr.Dataset] = MappingProxyType({}),
+    phase_maps: Mapping[str, xr.Dataset] = MappingProxyType({}),
     regions: Regions | None = None,
 ) -> Predictions:
     """Return what theory predicts over the plane of a diagram: the lines, and where it expects
@@ -220,8 +225,8 @@ def predictions(
 
     Args:
         config: the settings.
-        found: maps of these settings, from `maps`. Without training and a theory among them, there
-            are only the lines that need no runs.
+        phase_maps: maps of these settings, from `maps`. Without training and a theory among them,
+            there are only the lines that need no runs.
         regions: the regions; by default those of the settings.
 
     Example:
@@ -230,7 +235,7 @@ def predictions(
         >>> [line.name for line in sweeps.diagrams.predictions(diagram).lines]
         ['rise_end', 'peak', 'snap']
     """
-    regions, plane = chosen(regions or config.outcomes()), config.plane()
+    regions, plane = resolve_regions(regions or config.outcomes()), config.plane()
 
     def compute(sweep: Sweep, folder: str) -> xr.Dataset:
         return run_sweep(sweep, config.out / folder).load()
@@ -239,20 +244,20 @@ def predictions(
         sweep = at_points(config.sweep(theory), points, folder)
         if error_message(sweep.check):
             return None
-        shape: Any = tuple(dim.size for dim in plane.dims)
-        tally = Tally(shape, regions, config.shown)
+        x, y = plane.dims
+        tally = Tally((x.size, y.size), regions, config.shown)
         tally.add(points, compute(sweep, folder))
         return tally.region[tuple(points.T)]
 
     noise = config.noise and config.against != "none"
-    return config.diagram.predict(View(plane, found, regions, noise, compute, solve))
+    return config.diagram.predict(View(plane, phase_maps, regions, noise, compute, solve))
 
 
-def boundary(found: xr.Dataset) -> xr.Dataset:
-    """Return the curves on which regions have the probabilities `LEVELS`.
+def boundary(phase_map: xr.Dataset) -> xr.Dataset:
+    """Return the curves on which regions have the probabilities `PROBABILITIES`.
 
     Args:
-        found: a map with several seeds, as `sweeps.diagrams.maps` returns it.
+        phase_map: a map with several seeds, as `sweeps.diagrams.maps` returns it.
 
     Returns:
         A table over `vertex`: the name of the `region`; the `level`; `of`, the quantity at that
@@ -268,23 +273,28 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
         >>> plane = sweeps.diagrams.Phase(run, "eta:0.05:20", "scale:0.01:1", resolution=3, seeds=8)
         >>> curves = sweeps.diagrams.boundary(sweeps.diagrams.maps(plane)["simulation"])
     """
-    if "share" not in found:
-        raise ValueError("found: has one run at each point; a boundary needs several seeds")
-    x, y = found["computed"].dims
-    wanted = [*(("share", level) for level in LEVELS), ("low", 0.5), ("high", 0.5)]
-    heads, pieces = [], []
-    for (code, region), (of, level) in itertools.product(enumerate(found["name"].values), wanted):
-        lines = traced(found[of].isel(code=code).transpose(y, x), level)
-        heads += [(region, level, of)] * len(lines)
+    if "share" not in phase_map:
+        raise ValueError("phase_map: has one run at each point; a boundary needs several seeds")
+    x, y = phase_map["computed"].dims
+    # Between the 50 % curves of both ends, seeds do not decide which region is more probable.
+    curves = [*(("share", level) for level in PROBABILITIES), ("low", 0.5), ("high", 0.5)]
+    labels, pieces = [], []
+    regions = enumerate(phase_map["name"].values)
+    for (code, region), (of, level) in itertools.product(regions, curves):
+        lines = traced(phase_map[of].isel(code=code).transpose(y, x), level)
+        labels += [(region, level, of)] * len(lines)
         pieces += lines
     # There are no pieces if one region fills the plane.
     sizes, vertices = list(map(len, pieces)), np.concatenate([np.empty((0, 2)), *pieces])
     near_x, near_y = np.rint(vertices).astype(int).T
     names = ("region", "level", "of")
-    columns = {n: np.repeat([head[i] for head in heads], sizes) for i, n in enumerate(names)}
+    columns = {n: np.repeat([label[i] for label in labels], sizes) for i, n in enumerate(names)}
     columns["piece"] = np.repeat(np.arange(len(sizes)), sizes)
     table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
-    for name, axis, at in (("x", found[x], vertices[:, 0]), ("y", found[y], vertices[:, 1])):
+    for name, axis, at in (
+        ("x", phase_map[x], vertices[:, 0]),
+        ("y", phase_map[y], vertices[:, 1]),
+    ):
         table[name] = ("vertex", along(axis, at), {**axis.attrs, "axis": axis.name})
-    table["computed"] = ("vertex", found["computed"].values[near_x, near_y])
+    table["computed"] = ("vertex", phase_map["computed"].values[near_x, near_y])
     return table

@@ -13,10 +13,10 @@ from jaxtyping import Int
 from dynsim import checks
 from dynsim.decoding import Count, Index
 from odes.theory import AnyTheory
-from sweeps.language.values import told_apart
+from sweeps.language.values import distinct_in
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import AxisWord, Several, axis
-from sweeps.studies.phase.regions import chosen
+from sweeps.studies.phase.regions import resolve_regions
 from sweeps.systems import registry
 from sweeps.systems.diagrams import Diagram, Regions
 from sweeps.systems.experiment import Experiment, experiment
@@ -24,9 +24,9 @@ from sweeps.systems.experiment import Experiment, experiment
 MOST_POINTS = 2**24
 MOST_COARSE = 32
 """Largest number of cells along a side of the grid from which refinement starts."""
-FEWEST = 8
-"""Smallest number of seeds for a band: at the level `counts.TAIL`, 7 or more seeds in the same
-region show that it is the most probable one."""
+FEWEST_SEEDS = 8
+"""Smallest number of seeds for a band: at the level `counts.TAIL_PROBABILITY`, 7 or more seeds in
+the same region show that it is the most probable one."""
 NUM_TIMES = 10
 """Number of recorded steps of a run; a peak is located between two of them."""
 
@@ -114,7 +114,7 @@ class Phase:
 
     def outcomes(self) -> Regions:
         """The regions; `ValueError` if the name is not that of regions."""
-        return chosen(self.regions, self.diagram.regions)
+        return resolve_regions(self.regions, self.diagram.regions)
 
     def title(self, theory: str) -> str:
         """The title of a panel."""
@@ -129,14 +129,14 @@ class Phase:
         if not (x and y):
             name = registry.system_of(self.run).name
             raise ValueError(f"{words}: {name} has no default axes; both must be NAME:FIRST:LAST")
-        found = dict(axis(word, self.resolution, self.run) for word in (x, y))
+        axes = dict(axis(word, self.resolution, self.run) for word in (x, y))
         names = {self.diagram.aliases.get(self.theory, self.theory), self.against}
         if self.refine and any(self.known[name].trains for name in names & {*self.known}):
             # Runs round the numbers, and between equal ones nothing is left to refine.
-            found = {name: told_apart(values, self.run.dtype) for name, values in found.items()}
-        if len(found) < 2:
+            axes = {name: distinct_in(values, self.run.dtype) for name, values in axes.items()}
+        if len(axes) < 2:
             raise ValueError(f"{words}: must be different axes")
-        across, up = map(len, found.values())
+        across, up = map(len, axes.values())
         if across * up > MOST_POINTS:
             raise ValueError(
                 f"{words} at resolution = {self.resolution}: are {across * up} points, at most "
@@ -151,16 +151,16 @@ class Phase:
         if self.tolerance is not None and not self.refine:
             raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")
         if self.band is None:
-            return found
+            return axes
         if self.theory != "simulation":
             raise ValueError(
                 f"band = {self.band}: theory = {self.theory!r} has no seeds; must be simulation"
             )
-        if self.seeds < FEWEST:
-            raise ValueError(f"seeds = {self.seeds}: band needs at least {FEWEST}")
+        if self.seeds < FEWEST_SEEDS:
+            raise ValueError(f"seeds = {self.seeds}: band needs at least {FEWEST_SEEDS}")
         if self.max_seeds < self.seeds:
             raise ValueError(f"max_seeds = {self.max_seeds}: must be at least seeds = {self.seeds}")
-        return found
+        return axes
 
     def plane(self) -> Sweep:
         """Training over the two axes alone."""
@@ -176,9 +176,10 @@ class Phase:
         if against == "auto":
             against = "best" if first == "simulation" and self.diagram.best else "none"
         if against == "best":
+            # A system knows which theory describes its regions; else the first that applies.
             plane, best = self.plane(), self.diagram.best
-            other = best or (lambda plane: dataclasses.replace(plane, theory="best").theory_name)
-            against = other(plane)
+            applicable = dataclasses.replace(plane, theory="best")
+            against = best(plane) if best else applicable.theory_name
         names = dict.fromkeys((first, against))
         return {name: self.sweep(name) for name in names if name != "none"}
 
@@ -189,9 +190,9 @@ class Phase:
         seeds = checks.integer("seeds", self.seeds, 1) if drawn else 1
         axes = {**self.axes(), "seed": {"range": seeds}}
         record = tuple(dict.fromkeys((*self.outcomes().record, self.shown)))
-        made = Sweep(self.run, axes, theory, record, NUM_TIMES)
-        checks.choice("observable", self.shown, made.observables.names())
-        return made
+        sweep = Sweep(self.run, axes, theory, record, NUM_TIMES)
+        checks.choice("observable", self.shown, sweep.observables.names())
+        return sweep
 
 
 def at_points(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
@@ -209,6 +210,6 @@ def at_points(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
         (0.1, 0.1)
     """
     (x, xs), (y, ys) = list(sweep.fields.items())[:2]
-    chosen = {x: np.asarray(xs)[points[:, 0]], y: np.asarray(ys)[points[:, 1]]}
+    values = {x: np.asarray(xs)[points[:, 0]], y: np.asarray(ys)[points[:, 1]]}
     title = f"{sweep.title}, {name}" if sweep.title else name
-    return dataclasses.replace(sweep, axes={**sweep.axes, **chosen}, zip=((x, y),), title=title)
+    return dataclasses.replace(sweep, axes={**sweep.axes, **values}, zip=((x, y),), title=title)

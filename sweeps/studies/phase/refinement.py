@@ -1,7 +1,7 @@
 """Adaptive refinement of a lattice: points are measured densely only where the results change.
 
 A coarse grid is measured first. A cell whose corners differ is cut into four, level by level. A
-rough boundary leaves the cells in which it was found, so at each level it is also followed into
+rough boundary leaves the cells of the coarse level, so at each level it is also followed into
 neighbouring cells; otherwise a curve of dimension 1.5 would be measured as one of dimension 1.
 
 The coarse grid misses features that fit between its points. `guard` therefore draws random points
@@ -20,9 +20,9 @@ CORNERS = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
 """Offsets of a cell's corners from its first corner."""
 EDGES = {(-1, 0): (0, 1), (1, 0): (2, 3), (0, -1): (0, 2), (0, 1): (1, 3)}
 """The two corners, by index, that a cell shares with its neighbour in each direction."""
-Region = Int[np.ndarray, "*P"]
+Codes = Int[np.ndarray, "*P"]
 Value = Float[np.ndarray, "*P"]
-Measure = Callable[[str, Int[np.ndarray, "P 2"]], tuple[Region, Value]]
+Measure = Callable[[str, Int[np.ndarray, "P 2"]], tuple[Codes, Value]]
 Apart = Callable[[Int[np.ndarray, "N C"], Float[np.ndarray, "N C"]], Bool[np.ndarray, " N"]]
 
 
@@ -75,7 +75,7 @@ class Lattice(NamedTuple):
         return np.array(self.cells) << level
 
     def points(self, level: int, corners: Int[np.ndarray, "*N 2"]) -> Int[np.ndarray, "*N 2"]:
-        """Return the points at corners of the cells of a level, given by index."""
+        """Return the points at corners of the cells of a level, both by index."""
         return corners * np.array(self.last) // self.sides(level)
 
     def containing(self, level: int, points: Int[np.ndarray, "N 2"]) -> Int[np.ndarray, "N 2"]:
@@ -96,7 +96,7 @@ class Level(NamedTuple):
     """
 
     places: Float[np.ndarray, "P 2"]
-    region: Region
+    region: Codes
     value: Value
     boundary: Int[np.ndarray, "N 2"]
     eps: float
@@ -115,11 +115,11 @@ ERROR_RATE = 0.05
 """Largest probability that the bound of `guard` is too small."""
 ROUNDS = 8
 """Largest number of draws; if the boundary fills the plane, they would never end."""
-NOWHERE = np.empty((0, 2), np.int64)
+NO_POINTS = np.empty((0, 2), np.int64)
 SCALES, FEWEST_BOXES = 3, 4
 """Number of box sizes, each twice the one before, used to fit a dimension; and the smallest number
 of boxes along a side."""
-TOGETHER = 2**18
+POINTS_PER_BATCH = 2**18
 """Number of points inferred at once."""
 PER_CELL = 4
 """Points added by a cut cell: its centre and the midpoints of four edges, about two of which it
@@ -159,7 +159,7 @@ class Refinement:
         self._region, self._value = np.zeros(lattice.shape, int), np.full(lattice.shape, np.nan)
         sides = [tuple(lattice.sides(level).tolist()) for level in range(lattice.levels + 1)]
         self._visited, self._cut = ([np.zeros(each, bool) for each in sides] for _ in range(2))
-        self._added = [[NOWHERE] for _ in sides]
+        self._added = [[NO_POINTS] for _ in sides]
         self.refine()
 
     @property
@@ -167,22 +167,25 @@ class Refinement:
         """Number of points measured so far."""
         return int(self._measured.sum())
 
-    def refine(self, suspects: Int[np.ndarray, "P 2"] = NOWHERE, prefix: str = "") -> None:
+    def refine(self, suspects: Int[np.ndarray, "P 2"] = NO_POINTS, prefix: str = "") -> None:
         """Cut all cells that are apart or contain one of the `suspects`, down to the last level.
         Batch names begin with `prefix`."""
         todo = ~self._visited[0]
         for level, (visited, cut) in enumerate(zip(self._visited, self._cut, strict=True)):
             apart, call = np.zeros_like(cut), 0
+            # Visit the cells of this level, and follow the boundary into their neighbours.
             while todo.any():
                 cells = np.argwhere(todo)
                 corners = self.lattice.points(level, cells[:, None] + CORNERS)
                 name = f"{prefix}level-{level}" + (f"-{call}" if call else "")
                 self._added[level].append(self._add(name, corners.reshape(-1, 2)))
+                # Names count the batches that ran, so that a store finds them again.
                 call += len(self._added[level][-1]) > 0
                 region, value = self._look_up(corners)
                 visited |= todo
                 apart[tuple(cells[self._apart(region, value)].T)] = True
-                # A boundary continues through an edge whose ends differ.
+                # A boundary continues through an edge whose ends differ. A margin of one cell takes
+                # those that leave the lattice.
                 beyond = np.zeros(np.add(todo.shape, 2), bool)
                 for direction, (a, b) in EDGES.items():
                     through = cells[region[:, a] != region[:, b]] + 1 + np.array(direction)
@@ -190,6 +193,7 @@ class Refinement:
                 todo = beyond[1:-1, 1:-1] & ~visited
             suspected = np.zeros_like(cut)
             suspected[tuple(self.lattice.containing(level, suspects).T)] = True
+            # A suspect cell that was not visited lies in one that was, and is reached from it.
             fresh = (apart | (suspected & visited)) & ~cut
             cut |= fresh
             if level == self.lattice.levels:
@@ -213,6 +217,7 @@ class Refinement:
         if not len(cells) or len(scales) < 2:
             return 1.0 if len(cells) else np.nan
         numbers = [len(np.unique(cells >> k, axis=0)) for k in scales]
+        # The number of boxes of side 2^k that meet the boundary falls as 2^(-d k).
         return float(np.polyfit(-np.log(2) * np.array(scales), np.log(numbers), 1)[0])
 
     def forecast(self, level: int) -> tuple[float, float]:
@@ -220,6 +225,7 @@ class Refinement:
         lattice that will be measured if finer levels have the same dimension."""
         dimension, number = self.dimension(level), self._cut[level].sum()
         left = np.arange(self.lattice.levels - level)
+        # Each level cuts 2^d times as many cells as the one before.
         points = self.num_measured + PER_CELL * (number * 2.0 ** (dimension * left)).sum()
         return dimension, min(float(points / self._measured.size), 1.0)
 
@@ -236,24 +242,25 @@ class Refinement:
 
     def levels(self) -> list[Level]:
         """Return the levels up to the first with nothing to cut."""
-        found = []
+        levels = []
         for added, cut in zip(self._added, self._cut, strict=True):
             points, boundary = np.concatenate(added), np.argwhere(cut)
             places = points / np.maximum(self.lattice.last, 1)
-            found.append(Level(places, *self._look_up(points), boundary, 1 / len(cut)))
+            levels.append(Level(places, *self._look_up(points), boundary, 1 / len(cut)))
             if not len(boundary):
                 break
-        return found
+        return levels
 
     def infer(self) -> Inferred:
         """Infer region and value at all points that were not measured."""
         region, value = self._region.copy(), self._value.copy()
         rest = np.argwhere(~self._measured)
-        for start in range(0, len(rest), TOGETHER):
-            points = rest[start : start + TOGETHER]
+        for start in range(0, len(rest), POINTS_PER_BATCH):
+            points = rest[start : start + POINTS_PER_BATCH]
             corners = self._corners(points)
             regions, values = self._look_up(corners)
             first, last = corners[:, 0], corners[:, -1]
+            # Bilinear in the cell; a cell without width has its points at its first corner.
             x, y = ((points - first) / np.maximum(last - first, 1)).T
             weights = np.stack([(1 - x) * (1 - y), (1 - x) * y, x * (1 - y), x * y], axis=-1)
             at = tuple(points.T)
@@ -262,25 +269,27 @@ class Refinement:
 
     def _corners(self, points: Int[np.ndarray, "P 2"]) -> Int[np.ndarray, "P 4 2"]:
         """Return the corners of the smallest visited cell around each point."""
-        found = np.empty((len(points), 4, 2), int)
+        corners = np.empty((len(points), 4, 2), int)
+        # From large to small cells, so that the smallest one is written last.
         for level, visited in enumerate(self._visited):
             cells = self.lattice.containing(level, points)
             seen = visited[tuple(cells.T)]
-            found[seen] = self.lattice.points(level, cells[seen, None] + CORNERS)
-        return found
+            corners[seen] = self.lattice.points(level, cells[seen, None] + CORNERS)
+        return corners
 
     def _add(self, name: str, points: Int[np.ndarray, "P 2"]) -> Int[np.ndarray, "N 2"]:
         """Measure the points that were not measured yet, and return them in order."""
-        asked = np.zeros_like(self._measured)
-        asked[tuple(points.T)] = True
-        new = np.argwhere(asked & ~self._measured)
+        requested = np.zeros_like(self._measured)
+        requested[tuple(points.T)] = True
+        new = np.argwhere(requested & ~self._measured)
         if len(new):
             at = tuple(new.T)
             self._region[at], self._value[at] = self._measure(name, new)
+            # Last, so that a measurement that raises leaves no point without a value.
             self._measured[at] = True
         return new
 
-    def _look_up(self, points: Int[np.ndarray, "*P 2"]) -> tuple[Region, Value]:
+    def _look_up(self, points: Int[np.ndarray, "*P 2"]) -> tuple[Codes, Value]:
         at = points[..., 0], points[..., 1]
         return self._region[at], self._value[at]
 
@@ -302,33 +311,34 @@ class Guarded(NamedTuple):
     bound: float
 
 
-def guard(found: Refinement, probes: int, seed: int = 0) -> Guarded:
+def guard(refinement: Refinement, probes: int, seed: int = 0) -> Guarded:
     """Probe inferred points, and refine where they are wrong, until a draw finds none wrong.
 
     The probability that the bound is too small is at most 5 % for any number of draws, which share
     it as 5 %/2, 5 %/6, 5 %/12 and so on. Each draw has a Clopper-Pearson bound.
 
     Args:
-        found: the refinement, changed in place.
+        refinement: the refinement, changed in place.
         probes: number of points per draw; 0 for no guard.
         seed: seed of the draws.
     """
-    points, wrong, rest, number = NOWHERE, np.empty(0, bool), 0, 0
-    size = int(np.prod(found.lattice.shape))
+    points, wrong, rest, number = NO_POINTS, np.empty(0, bool), 0, 0
+    size = int(np.prod(refinement.lattice.shape))
     while probes and number < ROUNDS:
         number += 1
         prefix = f"probes-{probes}-{seed}/{number}"
-        rest = size - found.num_measured
-        points, wrong = found.probe(probes, np.random.default_rng([seed, number]), prefix)
+        rest = size - refinement.num_measured
+        points, wrong = refinement.probe(probes, np.random.default_rng([seed, number]), prefix)
         if not wrong.any():
             break
         if number < ROUNDS:
-            found.refine(points[wrong], f"{prefix}-")
+            refinement.refine(points[wrong], f"{prefix}-")
     failures, drawn = int(wrong.sum()), len(points)
     if drawn == rest:
         # Without probes everything may be wrong; if all points were probed, nothing is.
         return Guarded(number, drawn, failures, 0.0 if probes else 1.0)
     # The formula is undefined if all are wrong.
     passed = max(drawn - failures, 1)
+    # Draw k has the share 1 / (k (k + 1)) of the error rate; over all k these sum to 1.
     share = betaincinv(failures + 1, passed, 1 - ERROR_RATE / (number * (number + 1)))
     return Guarded(number, drawn, failures, float(share * rest / size))

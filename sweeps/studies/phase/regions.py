@@ -1,7 +1,7 @@
 """Regions of phase diagrams, for any system, and the agreement of predicted regions."""
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -17,7 +17,7 @@ BAND = (0.1, 0.9)
 """Shares of the seeds in a region between which the outcome depends on the seed."""
 ROSE = 1.01
 """A loss has risen if it exceeds its value at step 0 by this factor."""
-DIVERGED = "diverged"
+DIVERGED_NAME = "diverged"
 """Name of the region of runs that diverge, in the legends that have one."""
 DIVERGED_COLOUR = "#b0b0b0"
 
@@ -40,12 +40,15 @@ def stability_of(dataset: xr.Dataset) -> xr.DataArray:
     """Return the `Stability` of each run of a sweep that recorded loss and preconditioned sharpness
     over time, from step 0 on. NaN sharpness counts as below the edge."""
     loss, sharp = dataset["loss"], dataset[PRECONDITIONED]
-    over: Any = next(dim for dim in loss.dims if dim not in dataset["status"].dims)
+    over = next(str(dim) for dim in loss.dims if dim not in dataset["status"].dims)
     first, last = sharp.isel({over: 0}), sharp.isel({over: -1})
+    # A catapult leaves the valley for a flatter one: the loss rises, then falls below its start,
+    # and the sharpness ends lower than it began.
     rose = loss.max(over) > ROSE * loss.isel({over: 0})
     fell = loss.isel({over: -1}) < loss.isel({over: 0})
-    thrown = rose & fell & (last < EDGE) & (last < first)
-    codes = xr.where(thrown, Stability.CATAPULT, Stability.EDGE)
+    catapults = rose & fell & (last < EDGE) & (last < first)
+    codes = xr.where(catapults, Stability.CATAPULT, Stability.EDGE)
+    # Later rules have priority: runs that never reach the edge, then those that diverge.
     codes = codes.where((sharp >= EDGE).any(over), Stability.STABLE)
     codes = codes.where(dataset["status"] == Status.OK, Stability.DIVERGED)
     return codes.transpose(*dataset["status"].dims).astype(np.int8)
@@ -64,7 +67,7 @@ BY_STATUS = Regions(
     classify=lambda dataset: dataset["status"],
     legend={
         Status.OK: ("ended well", "#b7d3ea"),
-        Status.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
+        Status.DIVERGED: (DIVERGED_NAME, DIVERGED_COLOUR),
         Status.MAX_STEPS: ("solver out of steps", "#e0c080"),
         Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
     },
@@ -78,7 +81,7 @@ BY_EDGE = Regions(
         Stability.STABLE: ("stable", "#f0f0f0"),
         Stability.EDGE: ("edge", "#4c8bbe"),
         Stability.CATAPULT: ("catapult", "#e0c080"),
-        Stability.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
+        Stability.DIVERGED: (DIVERGED_NAME, DIVERGED_COLOUR),
     },
     failures=True,
 )
@@ -90,29 +93,30 @@ TRAINED = Regions(
     failures=True,
 )
 """The regions of trainability, for the runs of any system."""
-NAMED = {"edge": BY_EDGE, "trained": TRAINED}
+BY_NAME = {"edge": BY_EDGE, "trained": TRAINED}
 """Regions that have a short name."""
 
 
-def chosen(word: str | Regions | None, default: Regions | None = None) -> Regions:
-    """Return regions by name, or those that are given; with a region for runs that did not end
-    well. `ValueError` if a name is not that of regions."""
-    found: Any = word or default or BY_STATUS
+def resolve_regions(word: str | Regions | None, default: Regions | None = None) -> Regions:
+    """Return regions by name, or as they are, with a region for runs that did not end well.
+    `ValueError` if a name is not that of regions."""
+    regions: object = word or default or BY_STATUS
     if isinstance(word, str):
-        found = NAMED.get(word) or locate(word, "regions")
-    if not isinstance(found, Regions):
-        raise ValueError(f"regions = {word!r}: must be sweeps.diagrams.Regions, got {found!r}")
-    if found.failures:
-        return found
-    code, classify = max(found.legend) + 1, found.classify
-    return found._replace(
+        regions = BY_NAME.get(word) or locate(word, "regions")
+    if not isinstance(regions, Regions):
+        raise ValueError(f"regions = {word!r}: must be sweeps.diagrams.Regions, got {regions!r}")
+    if regions.failures:
+        return regions
+    # A code after the last one, whatever `classify` makes of a run that failed.
+    code, classify = max(regions.legend) + 1, regions.classify
+    return regions._replace(
         classify=lambda runs: classify(runs).where(runs["status"] == Status.OK, code),
-        legend={**found.legend, code: (DIVERGED, DIVERGED_COLOUR)},
+        legend={**regions.legend, code: (DIVERGED_NAME, DIVERGED_COLOUR)},
         failures=True,
     )
 
 
-class Agreement(NamedTuple):
+class RegionAgreement(NamedTuple):
     """The agreement of predicted regions with those of training.
 
     Attributes:
@@ -129,24 +133,25 @@ class Agreement(NamedTuple):
         return f"{100 * self.right:.1f} %{within}"
 
 
-class Prediction(NamedTuple):
+class RegionPrediction(NamedTuple):
     """A prediction of the regions: its name, its text, its agreement with training, and the line of
     theory behind it, if any."""
 
     name: str
     text: str
-    agreement: Agreement
+    agreement: RegionAgreement
     line: Line | None = None
 
 
-def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
+def region_agreement(predicted: xr.DataArray, phase_map: xr.Dataset) -> RegionAgreement:
     """Compare predicted codes of regions with a map of training, over the same axes."""
-    right = float((predicted == found["region"]).mean())
-    if "share" not in found:
-        return Agreement(right, None)
-    share = found["share"].where(found["code"] == predicted, 0).sum("code")
+    right = float((predicted == phase_map["region"]).mean())
+    if "share" not in phase_map:
+        return RegionAgreement(right, None)
+    # The share of the seeds that end in the predicted region of their point.
+    share = phase_map["share"].where(phase_map["code"] == predicted, 0).sum("code")
     low, high = BAND
-    return Agreement(right, float(((share >= low) & (share <= high)).mean()))
+    return RegionAgreement(right, float(((share >= low) & (share <= high)).mean()))
 
 
 def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataArray]:
@@ -161,8 +166,8 @@ def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataAr
         The code where the values are positive, the code on the other side, and both on the plane.
     """
     if dict(line.sizes) != dict(region.sizes):
-        places = {dim: region[dim] for dim in region.dims}
-        line = line.interp(places, kwargs={"fill_value": "extrapolate"})
+        plane = {dim: region[dim] for dim in region.dims}
+        line = line.interp(plane, kwargs={"fill_value": "extrapolate"})
     positive = line.transpose(*region.dims) > 0
     here, there = (int(mode(region.values[side]).mode) for side in (positive, ~positive))
     return here, there, xr.where(positive, here, there)

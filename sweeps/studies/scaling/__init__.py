@@ -19,10 +19,10 @@ from dynsim import checks
 from sweeps.studies.scaling import laws
 from sweeps.studies.scaling.laws import Estimate, OfSizes, Points, Power, Sizes, Values, Weights
 
-FEWEST, FEWEST_SIZES = 8, 3
+FEWEST_POINTS, FEWEST_SIZES = 8, 3
 """Smallest number of points for smoothing a curve, and of sizes."""
-FINE = 20
-"""Points between two neighbours at which the slope is evaluated."""
+SLOPES = 20
+"""Places from one point to the next at which the slope is evaluated."""
 PENALTIES = np.geomspace(1e-12, 1e2, 57)
 """Candidate curvature penalties, relative to a curve that alternates between 1 and -1."""
 RESOLVED = 3.0
@@ -30,7 +30,7 @@ RESOLVED = 3.0
 step: a jump between two points has a width of about 1.5."""
 LEVEL = 0.025
 """Largest probability of each kind of false verdict."""
-FALL, SLOWEST = 2.0, 0.25
+DECREASE, SLOWEST = 2.0, 0.25
 """For a crossover, errors must exclude that the width falls by the first factor over all sizes, or
 by the second exponent. For sizes that differ by little, the first would exclude little."""
 
@@ -38,45 +38,52 @@ by the second exponent. For sizes that differ by little, the first would exclude
 @functools.lru_cache(maxsize=16)
 def smoother(points: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return cubic smoothing splines through P points: modes (P, P), curves that are smoothed
-    independently; the share (L, P) of each that each of `PENALTIES` keeps; places (F,) at which the
-    slope is evaluated; and the slope (F, P) there of a spline with these values at the points."""
+    independently; the share (L, P) of each that remains at each of `PENALTIES`; places (F,) at
+    which the slope is evaluated; and the slope (F, P) there of a spline with these values at the
+    points."""
     x = np.array(points)
     h = np.diff(x)
     spline = CubicSpline(x, np.eye(len(x)), bc_type="natural")
     bend = spline(x, 2)
-    # Integral of the squared second derivative, which is linear between points.
+    # Integral of the squared second derivative, which is linear between points: h (a^2 + a b + b^2)
+    # / 3 for ends a and b.
     product = np.diag(np.append(h, 0) + np.append(0, h)) / 3
     product += (np.diag(h, 1) + np.diag(h, -1)) / 6
+    # In the eigenbasis of the penalty, smoothing divides each mode by 1 + penalty * stiffness
+    # (Demmler and Reinsch, 1975).
     stiffness, modes = np.linalg.eigh(bend.T @ product @ bend)
-    kept = 1 / (1 + PENALTIES[:, None] * np.maximum(stiffness, 0) / stiffness[-1] * len(x) ** 4)
-    fine = np.interp(np.arange((len(x) - 1) * FINE + 1) / FINE, np.arange(len(x)), x)
-    return modes, kept, fine, spline(fine, 1)
+    shares = 1 / (1 + PENALTIES[:, None] * np.maximum(stiffness, 0) / stiffness[-1] * len(x) ** 4)
+    fine = np.interp(np.arange((len(x) - 1) * SLOPES + 1) / SLOPES, np.arange(len(x)), x)
+    return modes, shares, fine, spline(fine, 1)
 
 
 def step(
     x: Points, values: Float[np.ndarray, "P S"], weights: Weights, sign: float
 ) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
     """Return place and width of the step of weighted averages over seeds that rise (`sign` 1) or
-    fall (-1) with x. NaN for fewer than `FEWEST` points, for a constant curve, or for one that is
+    fall (-1) with x. NaN for fewer than `FEWEST_POINTS`, for a constant curve, or for one that is
     steepest at the end of its axis or still steep there.
 
     Averages are smoothed by cubic splines. The penalty minimises the error of predicting each seed
     from the smoothed average of the others (Rice and Silverman, 1991). Leaving out points would not
     work: runs of one seed share their data, so their noise is a smooth curve.
     """
-    if len(x) < FEWEST:
+    if len(x) < FEWEST_POINTS:
         return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
-    modes, kept, fine, slope = smoother(tuple(x.tolist()))
-    seen = modes.T @ values
+    modes, shares, fine, slope = smoother(tuple(x.tolist()))
+    coefficients = modes.T @ values
+    # Equal weights of S seeds have the sum of squares 1 / S.
     number = 1 / (weights**2).sum(-1, keepdims=True)
-    mean = weights @ seen.T
-    variance = np.maximum(weights @ (seen**2).T - mean**2, 0)
-    # The sum over left-out seeds has a closed form for each mode.
+    mean = weights @ coefficients.T
+    variance = np.maximum(weights @ (coefficients**2).T - mean**2, 0)
+    # Squared error of predicting each seed y_s of a mode from the mean of the others, times its
+    # share h: <(y_s - h (S m - y_s) / (S - 1))^2> = (1 - h)^2 m^2 + (1 + h / (S - 1))^2 v.
     with np.errstate(invalid="ignore", divide="ignore"):
-        lost = mean**2 @ ((1 - kept) ** 2).T
+        loss = mean**2 @ ((1 - shares) ** 2).T
         for exponent, factor in enumerate((1, 2 / (number - 1), 1 / (number - 1) ** 2)):
-            lost = lost + factor * (variance @ (kept**exponent).T)
-    rise = sign * ((kept[np.argmin(lost, -1)] * mean) @ modes.T) @ slope.T
+            loss = loss + factor * (variance @ (shares**exponent).T)
+    rise = sign * ((shares[np.argmin(loss, -1)] * mean) @ modes.T) @ slope.T
+    # The width is that at half of the peak, which the slope has to reach on either side.
     top = np.argmax(rise, -1)[:, None]
     peak = np.take_along_axis(rise, top, -1)
     below, places = rise < peak / 2, np.arange(len(fine))
@@ -100,10 +107,11 @@ def steps(x: Points, values: Values, weights: Weights) -> Steps:
     """Find the steps of all sizes, in the direction that most of the curves go. Points at which a
     run has no value are left out."""
     known = np.asarray(np.isfinite(values).all(-1))
+    # Sizes may lack different points, so that their smoothers differ.
     curves = [value[points] for value, points in zip(values, known, strict=True)]
     sign = float(np.sign(sum((c[-1] - c[0]).mean() for c in curves if len(c))))
     pairs = [step(x[i], curve, weights, sign) for i, curve in zip(known, curves, strict=True)]
-    places, widths = (np.stack(each, -1) for each in zip(*pairs, strict=True))
+    places, widths = (np.stack(column, -1) for column in zip(*pairs, strict=True))
     return resolved(x, places, widths)
 
 
@@ -122,19 +130,19 @@ class Verdict(enum.StrEnum):
 
 
 def verdict_on(
-    sizes: Sizes, found: Steps, seeds: int, level: float = LEVEL
+    sizes: Sizes, measured: Steps, seeds: int, level: float = LEVEL
 ) -> tuple[Power, Power, Verdict, str]:
     """Return the power laws of the widths of all sizes and of the larger half, the verdict as in
-    `scaling`, and the evidence in words, from the steps found with `seeds` seeds."""
-    used = np.flatnonzero(np.isfinite(found.widths[0]))
+    `scaling`, and the evidence in words, from the steps of curves of `seeds` seeds."""
+    used = np.flatnonzero(np.isfinite(measured.widths[0]))
     later = np.isin(np.arange(len(sizes)), used[len(used) // 2 :])
     width, late = (
-        laws.power(sizes, np.where(part, found.widths, np.nan), seeds, level / 2)
+        laws.power(sizes, np.where(part, measured.widths, np.nan), seeds, level / 2)
         for part in (True, later[None])
     )
     verdict, why = decide(sizes[used], width, late, level)
-    if found.narrow:
-        why += f"; {found.narrow} of {len(sizes)} steps are too narrow for the points"
+    if measured.narrow:
+        why += f"; {measured.narrow} of {len(sizes)} steps are too narrow for the points"
     return width, late, verdict, why
 
 
@@ -150,21 +158,22 @@ def decide(sizes: Sizes, width: Power, late: Power, level: float = LEVEL) -> tup
     if len(sizes) < FEWEST_SIZES:
         reason = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
         return Verdict.UNDECIDED, reason
+    # Widths fall as L^(-a), and as L^(-b) among the larger sizes.
     (a, of_a), (b, of_b) = (Estimate(-p.exponent.value, p.exponent.error) for p in (width, late))
     errors, wider = stats.norm.isf(level), stats.norm.isf(level / 2)
-    said = f"the width falls as L^(-a), a = {Estimate(a, of_a)} ({Estimate(b, of_b)} for the "
-    said += f"larger half of the sizes), at a level of {100 * level:g} %"
+    evidence = f"the width falls as L^(-a), a = {Estimate(a, of_a)} ({Estimate(b, of_b)} for the "
+    evidence += f"larger half of the sizes), at a level of {100 * level:g} %"
     if a > errors * of_a and b > max(errors * of_b, a / 2):
-        return Verdict.TRANSITION, said
-    excluded = min(SLOWEST, float(np.log(FALL) / np.log(sizes[-1] / sizes[0])))
+        return Verdict.TRANSITION, evidence
+    excluded = min(SLOWEST, float(np.log(DECREASE) / np.log(sizes[-1] / sizes[0])))
     # Any two widths define a power law, so it needs at least three.
     pairs = [(a, of_a), (b, of_b)][: 1 + (len(sizes) - len(sizes) // 2 > 2)]
     if any(p <= errors * off and p + wider * off < excluded for p, off in pairs):
-        said += f": it levels off, a > {excluded:.2f} is excluded, a smaller one is not"
-        return Verdict.CROSSOVER, said
+        evidence += f": it levels off, a > {excluded:.2f} is excluded, a smaller one is not"
+        return Verdict.CROSSOVER, evidence
     falls = a > errors * of_a
     why = "whether it keeps falling is not known" if falls else "the errors are too large"
-    return Verdict.UNDECIDED, f"{said}: {why}"
+    return Verdict.UNDECIDED, f"{evidence}: {why}"
 
 
 class Scaling(NamedTuple):
@@ -231,11 +240,11 @@ def scaling(
         >>> sweeps.scaling(x, sizes, values, draws=5).verdict.value
         'undecided'
     """
-    x, sizes, values = (np.asarray(each, float) for each in (x, sizes, values))
+    x, sizes, values = (np.asarray(array, float) for array in (x, sizes, values))
     if values.ndim != 3 or values.shape[:2] != (len(sizes), len(x)) or values.shape[2] < 2:
         needed = f"(sizes, points, seeds) = ({len(sizes)}, {len(x)}, at least 2)"
         raise ValueError(f"values: shape {values.shape}: must be {needed}")
-    for name, axis, fewest in (("x", x, FEWEST), ("sizes", sizes, FEWEST_SIZES)):
+    for name, axis, fewest in (("x", x, FEWEST_POINTS), ("sizes", sizes, FEWEST_SIZES)):
         if len(axis) < fewest or (np.diff(axis) <= 0).any() or not np.isfinite(axis).all():
             raise ValueError(f"{name}: must be {fewest} or more finite numbers that increase")
     checks.real("sizes", sizes, 0, open_minimum=True)
@@ -244,21 +253,24 @@ def scaling(
     seeds = values.shape[-1]
     resampled = laws.weights(seeds, draws)
     drawn = laws.moments(values, sizes, resampled, origin)
-    found = steps(x, values, resampled)
-    crossed = laws.crossings(x, drawn.binder, found.places)
-    places, widths, crossings = (Estimate.of(each, seeds) for each in (*found[:2], crossed))
-    place = laws.limit(sizes, found.places, float(np.nanmax(widths.value, initial=0)), seeds)
+    measured = steps(x, values, resampled)
+    crossed = laws.crossings(x, drawn.binder, measured.places)
+    places, widths, crossings = (
+        Estimate.of(rows, seeds) for rows in (measured.places, measured.widths, crossed)
+    )
+    place = laws.limit(sizes, measured.places, float(np.nanmax(widths.value, initial=0)), seeds)
+    # A step that keeps moving has no x_c. Its curves can still coincide once the drift is removed.
     moved = np.nan_to_num(place.drift.value) * np.log(sizes)
     order, at = drawn.mean - origin, x - moved[:, None]
     # A susceptibility that is 0 at all points has no power law.
     highest = np.fmax.reduce(drawn.susceptibility, axis=-1)
     return Scaling(
-        laws.Moments(*(each[0] for each in drawn)),
-        laws.Moments(*(laws.error(each, seeds) for each in drawn)),
+        laws.Moments(*(rows[0] for rows in drawn)),
+        laws.Moments(*(laws.error(rows, seeds) for rows in drawn)),
         places,
         widths,
         crossings,
-        *verdict_on(sizes, found, seeds, level),
+        *verdict_on(sizes, measured, seeds, level),
         place,
         laws.power(sizes, np.where(highest > 0, highest, np.nan), seeds),
         laws.collapse(at, sizes, order, places.value - moved, widths.value, seeds),

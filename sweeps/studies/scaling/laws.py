@@ -35,8 +35,9 @@ def weights(seeds: int, draws: int) -> Weights:
     random halves. Unlike a bootstrap sample, a half has no seed twice. A smoother chosen by leaving
     seeds out would treat a copy as confirmation."""
     half = (seeds + 1) // 2
-    chosen = np.random.default_rng(0).permuted(np.tile(np.arange(seeds), (draws, 1)), axis=1)
-    return np.concatenate([np.full((1, seeds), 1 / seeds), (chosen < half) / half])
+    # Each row is a permutation of the seeds; those in its first half have a weight.
+    ranks = np.random.default_rng(0).permuted(np.tile(np.arange(seeds), (draws, 1)), axis=1)
+    return np.concatenate([np.full((1, seeds), 1 / seeds), (ranks < half) / half])
 
 
 def error(values: Float[np.ndarray, "R *A"], seeds: int) -> Float[np.ndarray, "*A"]:
@@ -49,6 +50,8 @@ def error(values: Float[np.ndarray, "R *A"], seeds: int) -> Float[np.ndarray, "*
     apart = values[1:] - values[0]
     known = np.isfinite(apart)
     square = np.where(known, apart, 0) ** 2
+    # The mean of d of n seeds has the variance s^2 (n - d) / (n d) about that of all n. The latter
+    # has the variance s^2 / n, which is d / (n - d) times as large.
     half = (seeds + 1) // 2
     root = np.sqrt(square.sum(0) / np.maximum(known.sum(0), 1) * half / (seeds - half))
     return np.where(2 * known.sum(0) >= len(apart), root, np.nan)
@@ -81,8 +84,8 @@ def moments(values: Values, sizes: Sizes, weights: Weights, origin: float = 0.0)
     about `origin`, the value of the order parameter in the disordered phase.
     """
 
-    def mean(each: Float[np.ndarray, "N P S"]) -> Float[np.ndarray, "R N P"]:
-        return np.einsum("nps,rs->rnp", each, weights)
+    def mean(values: Float[np.ndarray, "N P S"]) -> Float[np.ndarray, "R N P"]:
+        return np.einsum("nps,rs->rnp", values, weights)
 
     number = 1 / (weights**2).sum(-1)[:, None, None]
     # Deviations from the plain mean: no digits are lost to a large mean.
@@ -131,6 +134,7 @@ def power(sizes: Sizes, values: OfSizes, seeds: int, level: float = TWO_ERRORS) 
         return Power(Estimate(np.nan, np.nan), np.nan)
     x, y = np.log(sizes[used]), np.log(values[:, used])
     line: Any = stats.linregress(x, y[0])
+    # The slope of each row is a weighted sum of its logarithms.
     apart = x - x.mean()
     spread = student(seeds - 1, level) * error(y @ apart / (apart @ apart), seeds)
     # Two points have no residuals; without an error over the seeds there is none.
@@ -168,6 +172,7 @@ def limit(sizes: Sizes, places: OfSizes, widest: float, seeds: int) -> Limit:
         unknown = Estimate(np.nan, np.nan)
         return Limit(unknown, unknown, unknown, np.nan)
     y = places[:, used]
+    # Halves of the seeds that lack a step of some size count for none.
     y = y[np.isfinite(y).all(-1)]
     smallest = sizes[used].min()
     logs = np.log(sizes[used] / smallest)
@@ -176,14 +181,15 @@ def limit(sizes: Sizes, places: OfSizes, widest: float, seeds: int) -> Limit:
     apart = shrink - shrink.mean(-1, keepdims=True)
     slope = y @ apart.T / (apart**2).sum(-1)
     middle = y.mean(-1)[:, None] - slope * shrink.mean(-1)
-    left = y[:, None, :] - middle[..., None] - slope[..., None] * shrink
-    best = np.argmin((left[:, :-1] ** 2).sum(-1), -1)
+    residuals = y[:, None, :] - middle[..., None] - slope[..., None] * shrink
+    best = np.argmin((residuals[:, :-1] ** 2).sum(-1), -1)
     at, exponent, drift = middle[np.arange(len(y)), best], APPROACH[best], np.zeros(len(y))
     amplitude = slope[0, best[0]] * smallest ** exponent[0]
+    # The slowest approach is the best one: there may be no limit at all.
     if best[0] == 0 and np.ptp(y[0]) > widest:
         drift, exponent, amplitude = slope[:, -1], np.full(len(y), np.nan), 0.0
         at = middle[:, -1] - drift * np.log(smallest)
-    place, moving, approach = (Estimate.of(each, seeds) for each in (at, drift, exponent))
+    place, moving, approach = (Estimate.of(rows, seeds) for rows in (at, drift, exponent))
     return Limit(place, moving, approach, float(amplitude))
 
 
@@ -212,6 +218,7 @@ def misfit(fit: Float[np.ndarray, " 3"], sizes: Sizes, curves: list[tuple[Points
     linear between their points, over that of the errors (Houdayer and Hartmann, 2004). Large where
     less than half of the points lie on another size's curve."""
     x_c, inverse_nu, beta_nu = fit
+    # In units of the largest size, which changes neither exponents nor the misfit.
     ratios = sizes / sizes[-1]
     moved = [
         ((x - x_c) * ratio**inverse_nu, m * grow, e * grow)
@@ -243,10 +250,13 @@ def collapse(
     near = (np.abs(x - places[:, None]) <= NEAR * widths[:, None]) & np.isfinite(mean[0])
     if len(used) < 2 or near[used].sum(-1).min() < 3:
         return None
+    # Without a floor, points at which all seeds agree would decide everything.
     errors = np.hypot(error(mean, seeds), ROUGH * np.ptp(mean[0, used][near[used]]))
 
-    def fitted(row: int, start: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
-        curves = [tuple(each[i, near[i]] for each in (x, mean[row], errors)) for i in used]
+    def minimise_from(
+        start: Float[np.ndarray, " 3"], size: Float[np.ndarray, " 3"], row: int
+    ) -> tuple[Float[np.ndarray, " 3"], float]:
+        curves = [tuple(array[i, near[i]] for array in (x, mean[row], errors)) for i in used]
         simplex = start + np.concatenate([np.zeros((1, 3)), np.diag(size)])
         options = {"initial_simplex": simplex, "xatol": 1e-3 * size[0], "fatol": 1e-4}
         minimum = minimize(misfit, start, (sizes[used], curves), "Nelder-Mead", options=options)
@@ -256,7 +266,8 @@ def collapse(
     step = np.array([widths[largest] / 2, 0.2, 0.1])
     # Several starts, because the misfit has shallow local minima.
     starts = [np.array([places[largest], exponent, 0.0]) for exponent in (0.25, 0.5, 1.0)]
-    best, least = min((fitted(0, start, step) for start in starts), key=lambda each: each[1])
-    drawn = np.stack([best, *(fitted(row, best, step / 2)[0] for row in range(1, len(mean)))], -1)
-    x_c, inverse_nu, beta_nu = (Estimate.of(each, seeds) for each in drawn)
+    best, least = min((minimise_from(start, step, 0) for start in starts), key=lambda fit: fit[1])
+    # Fits of the halves of the seeds are near that of all of them.
+    halves = (minimise_from(best, step / 2, row)[0] for row in range(1, len(mean)))
+    x_c, inverse_nu, beta_nu = (Estimate.of(rows, seeds) for rows in np.stack([best, *halves], -1))
     return Collapse(x_c, inverse_nu, beta_nu, least)

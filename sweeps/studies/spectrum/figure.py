@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +17,11 @@ from dynsim.decoding import Count
 from sweeps.figures import Figure, Picture
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.studies.spectrum.singular import Record, decomposed, energy
-from sweeps.studies.spectrum.weights import SHOWN, Fused, Tensor, matching, tensors
+from sweeps.studies.options import Style
+from sweeps.studies.spectrum.singular import MatrixSpectrum, decompose, energy
+from sweeps.studies.spectrum.weights import MOST_LISTED, Fused, Tensor, select_tensors, tensors
 
-NAMED = 8
+MOST_LABELLED = 8
 """Largest number of matrices, kinds of matrices or nulls that are drawn differently."""
 MARKERS = "os^Dv*Ph"
 FLOOR = 1e-7
@@ -60,26 +60,27 @@ class Spectrum(Figure):
                 raise ValueError(f"{name} = {value}: describes fused matrices; needs split > 1")
         if not self.pattern:
             raise ValueError("pattern = (): needs at least one pattern")
-        every = matching(tensors(self.checkpoint), self.pattern)
-        chosen = [each for each in every if each.obstacle is None]
-        skipped = [each for each in every if each.obstacle is not None]
+        every = select_tensors(tensors(self.checkpoint), self.pattern)
+        chosen = [tensor for tensor in every if tensor.obstacle is None]
+        skipped = [tensor for tensor in every if tensor.obstacle is not None]
         if not chosen:
-            reasons = "; ".join(f"{each.name} {each.obstacle}" for each in skipped[:SHOWN])
+            reasons = "; ".join(f"{t.name} {t.obstacle}" for t in skipped[:MOST_LISTED])
             raise ValueError(
                 f"pattern = {self.pattern}: none of the {len(skipped)} tensors that match can be "
                 f"decomposed: {reasons}"
             )
-        cut = (each.blocks(self.split, self.fused, self.heads) for each in chosen)
-        return [block for blocks in cut for block in blocks], skipped
+        split = (tensor.blocks(self.split, self.fused, self.heads) for tensor in chosen)
+        return [block for blocks in split for block in blocks], skipped
 
     def draw(self, data: Mapping[str, xr.Dataset]) -> Picture:
         """Decompose the matrices one at a time and draw their singular values."""
         chosen, skipped = self.matrices()
-        records = [decomposed(each) for each in progress.each(chosen, "matrix", lambda m: m.name)]
+        # One matrix in memory at a time.
+        records = [decompose(m) for m in progress.track(chosen, "matrix", lambda m: m.name)]
         rows = [{"shape": _size(r), "status": r.status, **r.numbers} for r in records]
         table = pd.DataFrame(rows, pd.Index([r.name for r in records], name="matrix"))
         numbers = ("edge", "stable_rank", "null_stable_rank", "trace")
-        arrays: dict[str, Any] = {
+        arrays: dict[str, object] = {
             name: np.array([r.numbers.get(name) for r in records], float) for name in numbers
         }
         arrays["names"] = table.index.to_numpy(str)
@@ -90,25 +91,26 @@ class Spectrum(Figure):
         text = table.to_string(float_format="{:.4g}".format, na_rep="-")
         text += "\n\nnull: a random Gaussian matrix of that shape and norm, a model and no test\n"
         text += "spikes: singular values above the edge of its bulk"
-        for each in skipped:
-            text += f"\nskipped {each.name} {each.shape} {each.dtype}: {each.obstacle}"
+        for tensor in skipped:
+            text += f"\nskipped {tensor.name} {tensor.shape} {tensor.dtype}: {tensor.obstacle}"
         # Numbers that a matrix does not have are left empty.
         cells = table.reset_index().astype(object)
         rows = cells.where(cells.notna(), "").itertuples(index=False)
-        return Picture(draw(records), arrays, text, [["matrix", *table], *rows])
+        return Picture(draw_spectra(records), arrays, text, [["matrix", *table], *rows])
 
 
-def draw(records: Sequence[Record]) -> Drawing:
+def draw_spectra(records: Sequence[MatrixSpectrum]) -> Drawing:
     """Draw three panels; up to eight matrices are named, more get a colour bar."""
-    few = len(records) <= NAMED
+    few = len(records) <= MOST_LABELLED
     colours = dict(zip([r.name for r in records], drawing.shades(len(records)), strict=True))
     kinds = list(dict.fromkeys(_kind(r) for r in records))
     handles = []
     if few:
         handles = [drawing.key(f"{r.name} ({_size(r)})", color=colours[r.name]) for r in records]
-    elif 1 < len(kinds) <= NAMED:
+    elif 1 < len(kinds) <= MOST_LABELLED:
         style = {"color": "0.3", "ls": "", "ms": 5}
         handles = [drawing.key(name, marker=MARKERS[i], **style) for i, name in enumerate(kinds)]
+    # As many columns of the legend as fit the width of three panels.
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     columns = max(1, min(len(handles), 120 // (longest + 8)))
     figure, (axes,) = drawing.panels(1, 3, height=3.8 + 0.2 * -(-len(handles) // columns))
@@ -132,13 +134,14 @@ def draw(records: Sequence[Record]) -> Drawing:
     return figure
 
 
-def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> None:
+def plot_values(records: Sequence[MatrixSpectrum], colours: Mapping[str, str], ax: Axes) -> None:
     """Draw singular values relative to the null's edge against the index i = 1 ... min(m, n)."""
     bottom, keys = 1.0, [drawing.key(r"edge: $\sigma = \sigma_+$", lw=0.8)]
     for sigma, r, style in _curves(records, colours):
-        shown = sigma[sigma > FLOOR * sigma[0]] / r.numbers["edge"]
-        bottom = min(bottom, shown[-1])
-        ax.plot((np.arange(shown.size) + 0.5) / sigma.size, shown, **style)
+        relative = sigma[sigma > FLOOR * sigma[0]] / r.numbers["edge"]
+        bottom = min(bottom, relative[-1])
+        # Value i is about the quantile (i - 1/2) / r of their distribution.
+        ax.plot((np.arange(relative.size) + 0.5) / sigma.size, relative, **style)
         if sigma is r.null_sigma:
             keys.append(drawing.key(f"random, {_size(r)}", **style))
     ax.axhline(1, color="k", lw=0.8, zorder=0)
@@ -150,7 +153,7 @@ def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
 
 
 def plot_by_matrix(
-    records: Sequence[Record], colours: Mapping[str, str], kinds: Sequence[str], ax: Axes
+    records: Sequence[MatrixSpectrum], colours: Mapping[str, str], kinds: Sequence[str], ax: Axes
 ) -> None:
     """Draw traces if there are square matrices, with two standard deviations of the null about 0;
     otherwise stable ranks, with those of the null. Each kind of matrix has its marker."""
@@ -161,12 +164,13 @@ def plot_by_matrix(
     for number, kind in enumerate(kinds):
         members = {i: r for i, r in drawn.items() if _kind(r) == kind}
         y = [r.numbers[name] for r in members.values()]
-        if len(records) > NAMED:
+        if len(records) > MOST_LABELLED:
             ax.plot([*members], y, color="0.8", lw=0.8, zorder=1)
-        marker = MARKERS[number] if len(kinds) <= NAMED else "o"
+        marker = MARKERS[number] if len(kinds) <= MOST_LABELLED else "o"
         shades = [colours[r.name] for r in members.values()]
         ax.scatter([*members], y, size**2, shades, marker=marker)
     if traces:
+        # The trace of n independent entries of variance s^2 has the variance n s^2 = |A|_F^2 / n.
         spread = [2 * r.numbers["frobenius"] / np.sqrt(r.shape[0]) for r in drawn.values()]
         ax.vlines([*drawn], np.negative(spread), spread, color="0.88", lw=size / 2, zorder=0)
         ax.axhline(0, color="k", lw=0.8, zorder=0)
@@ -185,26 +189,27 @@ def plot_by_matrix(
 
 
 def _curves(
-    records: Sequence[Record], colours: Mapping[str, str]
-) -> Iterator[tuple[np.ndarray, Record, dict[str, Any]]]:
+    records: Sequence[MatrixSpectrum], colours: Mapping[str, str]
+) -> Iterator[tuple[np.ndarray, MatrixSpectrum, Style]]:
     """Yield singular values, matrix and line style: of each nonzero matrix, and of the null for
     each shape unless there are too many."""
     drawn = [r for r in records if r.status == "ok"]
-    width = 1.5 if len(records) <= NAMED else 0.7
+    width = 1.5 if len(records) <= MOST_LABELLED else 0.7
     for r in drawn:
         # Few values need markers to be seen.
         marker = "." if r.sigma.size <= 20 else None
         yield r.sigma, r, {"color": colours[r.name], "lw": width, "marker": marker}
+    # The first matrix of each shape stands for all of them.
     shapes = {r.shape: r for r in reversed(drawn)}
-    if len(shapes) <= NAMED // 2:
+    if len(shapes) <= MOST_LABELLED // 2:
         for r, dashes in zip(shapes.values(), drawing.DASHES[1:], strict=False):
             yield r.null_sigma, r, {"color": "0.45", "lw": 1.2, "ls": dashes}
 
 
-def _kind(r: Record) -> str:
+def _kind(r: MatrixSpectrum) -> str:
     """Replace every number in a matrix's name, such as its layer, by *, except a block's."""
     return re.sub(r"\d+(?![\d\]])", "*", r.name)
 
 
-def _size(r: Record) -> str:
+def _size(r: MatrixSpectrum) -> str:
     return f"{r.shape[0]} x {r.shape[1]}"

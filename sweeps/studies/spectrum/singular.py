@@ -17,14 +17,14 @@ from scipy import stats
 
 from sweeps.studies.spectrum.weights import Tensor
 
-LEVELS = (50, 90, 99)
+PERCENTAGES = (50, 90, 99)
 """Shares of |A|_F^2, in percent, for which the smallest number of directions is reported."""
 COMPARED = ("stable_rank", "effective_rank", "top_share")
 GRID = 20_000
 """Points at which the density of the null is evaluated."""
 
 
-class Record(NamedTuple):
+class MatrixSpectrum(NamedTuple):
     """A matrix A of shape (m, n) and results from its singular values.
 
     Attributes:
@@ -34,7 +34,7 @@ class Record(NamedTuple):
             singular values.
         sigma: all min(m, n) singular values in descending order, in units of the entries.
         null_sigma: typical singular values of a random matrix of that shape and norm.
-        numbers: `summary` of sigma, some of it also of the null, as null_NAME; `edge`, the upper
+        numbers: `summarise(sigma)`, some of it also of the null, as null_NAME; `edge`, the upper
             end of the null's singular values; `spikes`, the number of singular values above it,
             which is no test (see above); and for a square matrix `trace`, the sum of its diagonal,
             whose null has mean 0 and standard deviation |A|_F / sqrt n.
@@ -48,24 +48,25 @@ class Record(NamedTuple):
     numbers: dict[str, float]
 
 
-def decomposed(tensor: Tensor) -> Record:
+def decompose(tensor: Tensor) -> MatrixSpectrum:
     """Read a matrix and compute its singular values in float64."""
     matrix = tensor.read()
     if bad := int((~np.isfinite(matrix)).sum()):
         status, none = f"not finite ({bad} of {matrix.size} entries)", np.empty(0)
-        return Record(tensor.name, tensor.shape, status, none, none, {})
+        return MatrixSpectrum(tensor.name, tensor.shape, status, none, none, {})
+    # Without the singular vectors, which take several times as long.
     sigma, (m, n) = np.linalg.svdvals(matrix), matrix.shape
-    own = summary(sigma)
-    random, end = null(own["frobenius"], m, n), edge(own["frobenius"], m, n)
-    of_null = {f"null_{n}": v for n, v in summary(random).items() if n in COMPARED}
+    own = summarise(sigma)
+    random, end = null(own["frobenius"], m, n), bulk_edge(own["frobenius"], m, n)
+    of_null = {f"null_{n}": v for n, v in summarise(random).items() if n in COMPARED}
     numbers = own | of_null | {"edge": end, "spikes": int((sigma > end).sum())}
     if m == n:
         numbers["trace"] = float(np.trace(matrix))
     status = "ok" if own["spectral"] else "zero"
-    return Record(tensor.name, tensor.shape, status, sigma, random, numbers)
+    return MatrixSpectrum(tensor.name, tensor.shape, status, sigma, random, numbers)
 
 
-def summary(sigma: Float[np.ndarray, " r"]) -> dict[str, float]:
+def summarise(sigma: Float[np.ndarray, " r"]) -> dict[str, float]:
     """Summarise r singular values sigma_1 >= sigma_2 >= ... of a matrix A.
 
     Returns:
@@ -81,14 +82,14 @@ def summary(sigma: Float[np.ndarray, " r"]) -> dict[str, float]:
     squares = (sigma / top) ** 2
     stable = float(squares.sum())
     # Allow for rounding: half of 2n equal values is n of them and not n + 1.
-    directions = np.searchsorted(energy(sigma), np.array(LEVELS) / 100 * (1 - 1e-12)) + 1
+    directions = np.searchsorted(energy(sigma), np.array(PERCENTAGES) / 100 * (1 - 1e-12)) + 1
     return {
         "frobenius": top * math.sqrt(stable),
         "spectral": top,
         "stable_rank": stable,
         "effective_rank": math.exp(stats.entropy(squares)),
         "top_share": 1 / stable,
-        **{f"directions_{n}": int(k) for n, k in zip(LEVELS, directions, strict=True)},
+        **{f"directions_{n}": int(k) for n, k in zip(PERCENTAGES, directions, strict=True)},
     }
 
 
@@ -100,7 +101,7 @@ def energy(sigma: Float[np.ndarray, " r"]) -> Float[np.ndarray, " r"]:
     return total / total[-1]
 
 
-def edge(frobenius: float, m: int, n: int) -> float:
+def bulk_edge(frobenius: float, m: int, n: int) -> float:
     """Upper end of the null's singular values, s (sqrt m + sqrt n) with s = |A|_F / sqrt(m n)."""
     return frobenius * (1 / math.sqrt(m) + 1 / math.sqrt(n))
 
@@ -114,6 +115,8 @@ def null(frobenius: float, m: int, n: int) -> Float[np.ndarray, " r"]:
     angle = (np.arange(GRID) + 0.5) / GRID * np.pi / 2
     x = low + (high - low) * np.sin(angle) ** 2
     density = np.sin(2 * angle) ** 2 / x
+    # The distribution function at the middle of each cell.
     below = (np.cumsum(density) - density / 2) / density.sum()
+    # Descending quantiles of x, rescaled to the exact norm.
     sigma = np.sqrt(np.interp(1 - (np.arange(r) + 0.5) / r, below, x))
     return frobenius * sigma / np.linalg.norm(sigma)

@@ -18,7 +18,7 @@ from sweeps.lines import printable
 INDEX = ".safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")
 """Data types that can be read, as named by the format."""
-SHOWN = 10
+MOST_LISTED = 10
 """Largest number of names in a message."""
 Fused = Literal["rows", "columns"]
 """The axis along which several matrices are joined."""
@@ -78,6 +78,7 @@ class Tensor(NamedTuple):
             number = f"split * heads = {split} * {heads}" if heads > 1 else f"split = {split}"
             kind = ("rows", "columns")[axis]
             raise ValueError(f"{number}: must divide the number of {kind} {about}")
+        # Rows of a head: all of its blocks, one after the other; then those of the next head.
         begins = width * np.arange(split * heads).reshape(heads, split)
         shape = tuple(n // split if i == axis else n for i, n in enumerate(self.shape))
         parts = [tuple(slice(a, a + width) for a in begin) for begin in begins.T.tolist()]
@@ -92,62 +93,62 @@ class Tensor(NamedTuple):
         try:
             with safe_open(self.path, framework="numpy") as file:
                 stored = file.get_slice(self.stored)
-                parts = [stored[each] if self.axis == 0 else stored[:, each] for each in self.parts]
+                parts = [stored[p] if self.axis == 0 else stored[:, p] for p in self.parts]
         except SafetensorError as error:
             raise ValueError(f"checkpoint = {self.path}: {self.stored}: {error}") from None
-        return np.concatenate([each.astype(np.float64) for each in parts], axis=self.axis)
+        return np.concatenate([part.astype(np.float64) for part in parts], axis=self.axis)
 
 
 def tensors(checkpoint: Path) -> list[Tensor]:
-    """Return all tensors of a checkpoint in natural order: layer 2 before layer 10. `ValueError`
-    for a file that is missing, empty, truncated or in another format."""
-    path = _located(checkpoint)
+    """Return all tensors of a file, or of the one checkpoint in a folder, in natural order: layer 2
+    before layer 10. `ValueError` for a file that is missing, empty, truncated or in another format,
+    and for a folder with several."""
+    if not checkpoint.exists():
+        raise ValueError(f"checkpoint = {checkpoint}: does not exist")
+    paths = [checkpoint]
+    if checkpoint.is_dir():
+        # As in other libraries, model.safetensors has priority over an index, and an index over its
+        # files.
+        patterns = ("model.safetensors", f"model{INDEX}", f"*{INDEX}", "*.safetensors")
+        paths = next(filter(None, (sorted(checkpoint.glob(p)) for p in patterns)), [])
+    if not paths:
+        raise ValueError(
+            f"checkpoint = {checkpoint}: must contain a .safetensors or a {INDEX} file"
+        )
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths[:MOST_LISTED])
+        raise ValueError(f"checkpoint = {checkpoint}: contains several; choose one of {names}")
+    (path,) = paths
+    # Reading a pipe or a device would block.
     checks.regular("checkpoint", path)
-    every = _indexed(path) if path.suffix == ".json" else list(_headers(path).values())
+    every = _shards(path) if path.suffix == ".json" else list(_headers(path).values())
+    # Text and numbers of a name in turn, so that layer 2 comes before layer 10.
     digits = lambda name: [  # noqa: E731
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
     return sorted(every, key=lambda tensor: digits(tensor.name))
 
 
-def matching(every: Sequence[Tensor], patterns: Sequence[str]) -> list[Tensor]:
+def select_tensors(every: Sequence[Tensor], patterns: Sequence[str]) -> list[Tensor]:
     """Return the tensors whose names match any of the shell `patterns`, which are case-sensitive;
     `ValueError` for a pattern without a match."""
     names = [tensor.name for tensor in every]
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             flat = sum(len(tensor.shape) == 2 for tensor in every)
-            listed = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
+            listed = ", ".join(names[:MOST_LISTED]) + ", ..." * (len(names) > MOST_LISTED)
             raise ValueError(
                 f"pattern = {pattern!r}: matches none of the {len(names)} tensors ({flat} of them "
                 f"2-D); there are {listed}"
             )
-    return [each for each in every if any(fnmatch.fnmatchcase(each.name, p) for p in patterns)]
+    return [t for t in every if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
 
 
-def _located(checkpoint: Path) -> Path:
-    """Return the file at a path, or the one checkpoint in that directory; `ValueError` unless there
-    is exactly one. As in other libraries, `model.safetensors` takes precedence over an index, and
-    an index over its files."""
-    if not checkpoint.exists():
-        raise ValueError(f"checkpoint = {checkpoint}: does not exist")
-    if not checkpoint.is_dir():
-        return checkpoint
-    for pattern in ("model.safetensors", f"model{INDEX}", f"*{INDEX}", "*.safetensors"):
-        there = sorted(checkpoint.glob(pattern))
-        if len(there) > 1:
-            names = ", ".join(path.name for path in there[:SHOWN])
-            raise ValueError(f"checkpoint = {checkpoint}: contains several; choose one of {names}")
-        if there:
-            return there[0]
-    raise ValueError(f"checkpoint = {checkpoint}: must contain a .safetensors or a {INDEX} file")
-
-
-def _indexed(path: Path) -> list[Tensor]:
+def _shards(path: Path) -> list[Tensor]:
     """Return the tensors of all files that the index at `path` names, in the same folder."""
     try:
-        where = json.loads(path.read_bytes())["weight_map"]
-        files = sorted({str(file) for file in where.values()})
+        file_of = json.loads(path.read_bytes())["weight_map"]
+        files = sorted({str(file) for file in file_of.values()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
             f"checkpoint = {path}: must be JSON with a weight_map from tensors to files"
@@ -159,10 +160,10 @@ def _indexed(path: Path) -> list[Tensor]:
         if not (path.parent / file).is_file():
             raise ValueError(f"checkpoint = {path}: file {file!r}: does not exist")
     headers = {file: _headers(path.parent / file) for file in files}
-    for name, file in where.items():
+    for name, file in file_of.items():
         if name not in headers[file]:
             raise ValueError(f"checkpoint = {path}: tensor {name!r} is not in {file}")
-    return [headers[file][name] for name, file in where.items()]
+    return [headers[file][name] for name, file in file_of.items()]
 
 
 def _headers(path: Path) -> dict[str, Tensor]:

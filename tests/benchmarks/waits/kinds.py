@@ -88,8 +88,10 @@ def trace(name: str) -> None:
     JSON."""
     clock, begin = Clock(), time.perf_counter()
     cli = importlib.import_module("sweeps.cli")
-    cli.tell()
-    kept, jobs = (importlib.import_module(f"sweeps.runner.program.{n}") for n in ("kept", "jobs"))
+    cli.set_environment()
+    program = "sweeps.runner.program"
+    jobs = importlib.import_module(f"{program}.jobs")
+    program_cache = importlib.import_module(f"{program}.program_cache")
     compares = name == "compare"
     for each in ("diffrax", "sweeps.comparison.command" if compares else "sweeps.runner.run"):
         importlib.import_module(each)
@@ -103,9 +105,9 @@ def trace(name: str) -> None:
     for each in ("__call__", "draw"):
         clock.measure("run", jobs.Program, each, ready)
     clock.measure("run", jax, "device_get")
-    clock.measure("compile", kept, "load")
-    for each in ("key_of", "find"):
-        clock.measure("keys", kept, each)
+    clock.measure("compile", program_cache, "deserialize")
+    for each in ("cache_key", "lookup"):
+        clock.measure("keys", program_cache, each)
     sys.argv[1:] = COMMANDS[name]
     cli.main()
     print("\n" + json.dumps(clock.lengths()))

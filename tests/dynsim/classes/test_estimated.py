@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from dynsim import Overlapping, Syn, sequence_classes
-from dynsim.classes.corpus import estimate_classes, load_corpus
-from dynsim.classes.task import SequenceClasses, overlap_report, owned
+from dynsim.classes.corpus import load_corpus
+from dynsim.classes.estimated import estimate_classes
+from dynsim.classes.overlap import overlap_report, owned
+from dynsim.classes.task import SequenceClasses
 
 WORDS = ("q", "r", "x", "y", "a", "b", "c", "<unk>")
 Q, R, X, Y, A, B, C, UNK = range(8)

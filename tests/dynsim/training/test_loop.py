@@ -13,9 +13,10 @@ from jaxtyping import Array
 
 from dynsim import Status, Trajectory
 from dynsim.precision import compiled_for
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.loop import train
 from dynsim.training.recording import Recording
-from dynsim.training.steps import Checkpoint, Segments, checked_times, segments_of
+from dynsim.training.steps import Segments, checked_times, segments_of
 from tests.doors import refuses
 
 LIMIT = 10.0

@@ -12,7 +12,7 @@ import pytest
 import dynsim
 import odes
 from dynsim import Trajectory
-from dynsim.problem.checks import flow_table, table
+from dynsim.problem.observables import flow_table, table
 from dynsim.two_stage import observables as two_stage_observables
 from dynsim.yz import observables
 from odes import qkv, symmetric, two_stage

@@ -13,7 +13,7 @@ import dynsim
 from dynsim import LanguageModel, Status, SyntheticText, Text, TextFile, TextFolder, TransformerSpec
 from dynsim.classes import synthetic_corpus
 from dynsim.transformer import model
-from dynsim.transformer.model import Transformer
+from dynsim.transformer.network import Transformer
 
 M, T, BATCH = 9, 5, 3
 SIZES = TransformerSpec(M, T, layers=1, heads=2, width=4, mlp=3)

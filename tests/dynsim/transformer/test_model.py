@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim.transformer.model import Transformer, TransformerSpec, loss
+from dynsim.transformer.network import Transformer, TransformerSpec, loss
 
 M, T, d, H = 11, 7, 6, 2
 forward = jax.jit(Transformer.forward)

@@ -10,7 +10,7 @@ import pytest
 
 import dynsim
 from dynsim import Annealed, Prompts, train
-from dynsim.problem.base import split
+from dynsim.problem.build import split
 from dynsim.two_stage import model
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ, Split

@@ -12,7 +12,7 @@ from scipy.special import elliprf
 import dynsim
 import odes
 from dynsim import Separate, Status
-from dynsim.problem.base import narrowed
+from dynsim.problem.build import narrowed
 from dynsim.training import loop
 from odes import linear_icl
 

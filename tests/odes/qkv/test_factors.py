@@ -11,8 +11,8 @@ import pytest
 
 import dynsim
 from dynsim import QKV
-from dynsim import qkv as embedded
-from dynsim.qkv import Embedded
+from dynsim.qkv import model as embedded
+from dynsim.qkv.model import Embedded
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
 from odes import qkv as factors

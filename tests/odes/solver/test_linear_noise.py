@@ -11,7 +11,7 @@ import dynsim
 from dynsim import schedules
 from dynsim.training.rule import of_layer
 from dynsim.yz.model import YZ
-from odes.solver import linear_noise
+from odes.solver import linear_noise, second_order
 from odes.solver.linear_noise import Descent
 
 START = np.array([0.7, -0.4])
@@ -148,7 +148,7 @@ def sample(params, key):
 def test_drift_is_that_of_perturbation_theory(name, divided):
     rule, h = RULES[name].astype("float64"), 1e-3
     found = jax.jit(
-        lambda key: linear_noise.drift(descent(rule, divided), sample, start(), TIMES, key, 4096)
+        lambda key: second_order.drift(descent(rule, divided), sample, start(), TIMES, key, 4096)
     )(jax.random.key(0))
     quiet = np.zeros((TIMES[-1], 2))
     # Where noise is in the averages of squares from the start, its own square takes that place.
@@ -178,7 +178,7 @@ def test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_w
     given = Descent(rule, lambda params, k: (params, None), lambda along: along, observe)
     noise = lambda params, key: YZ(a * params.Y * jax.random.normal(key), still)
     at, times = YZ(jnp.full((1, 1), first), still), (steps,)
-    run = lambda key: linear_noise.drift(given, noise, at, times, key, 2**17, covariance=True)
+    run = lambda key: second_order.drift(given, noise, at, times, key, 2**17, covariance=True)
     found = jax.jit(run)(jax.random.key(0))
     # The product of two normal numbers has a kurtosis of 9: the draws leave an error of 0.8 %.
     np.testing.assert_allclose(found.covariance[0, 0, 0], want, rtol=0.03)

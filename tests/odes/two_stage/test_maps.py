@@ -13,7 +13,7 @@ import scipy.special
 import scipy.stats
 from scipy.special import erf, ndtr
 
-from dynsim.problem.base import narrowed
+from dynsim.problem.build import narrowed
 from dynsim.problem.train import problem_in
 from dynsim.two_stage.model import PQ, data_loss, outputs
 from dynsim.two_stage.task import Prompts, sample_prompts

@@ -15,8 +15,8 @@ import dynsim
 from dynsim.yz import model as yz
 from dynsim.yz.finite_length import expand
 from odes import symmetric
-from odes.yz import spread
-from odes.yz.spread import variance
+from odes.yz import gradient_noise, spread
+from odes.yz.gradient_noise import variance
 from tests.systems import sequences
 from tests.systems.layers import simulate
 
@@ -196,7 +196,7 @@ def test_noise_is_that_of_all_sequences():
         context = jnp.asarray(total, float)
         slopes = lambda along: jax.jvp(lambda q: expand(q, task, context), (params,), (along,))[1]
         along = jax.tree.map(lambda *x: jnp.stack(x), *directions)
-        return spread.covariance(task, context, jax.vmap(slopes)(along))
+        return gradient_noise.covariance(task, context, jax.vmap(slopes)(along))
 
     # C = a + b/L + c/L^2 + ..., of which theory has a and b.
     start = np.asarray(predicted(math.inf))
@@ -205,7 +205,7 @@ def test_noise_is_that_of_all_sequences():
     np.testing.assert_allclose(slope(predicted), slope(exact), rtol=0, atol=0.01)
     assert np.abs(slope(exact)).min() > 0.3
     # Drawn noise of a batch of 4, to the error of the covariance of Gaussian draws.
-    drawn = spread.draw(task, jnp.asarray(5.0), jnp.asarray(4.0))
+    drawn = gradient_noise.draw(task, jnp.asarray(5.0), jnp.asarray(4.0))
     keys = jax.random.split(jax.random.key(0), 20_000)
     found = jax.jit(jax.vmap(lambda key: ravel_pytree(drawn(params, key))[0]))(keys)
     along = np.stack([ravel_pytree(each)[0] for each in directions])
@@ -221,7 +221,7 @@ def test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient():
     # Classes of unequal prior, and supports of different sizes.
     task = sequences.TASK.astype("float64")
     params, *directions = (jax.tree.map(jnp.asarray, sequences.weights(seed)) for seed in (0, 1, 2))
-    law = spread.sampled_law(task, spread.evenly_spread(task, 21))
+    law = gradient_noise.sampled_law(task, gradient_noise.evenly_spread(task, 21))
     mean, square = np.zeros(2), np.zeros((2, 2))
     for n, prior in enumerate(np.asarray(task.prior)):
         counts, weight = sequences.enumerated(n, 20)

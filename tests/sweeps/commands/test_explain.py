@@ -13,7 +13,7 @@ from odes import symmetric
 from sweeps.commands.explain import explain
 from sweeps.commands.views.live import symmetric_noise
 from sweeps.runner.spec import Sweep
-from sweeps.systems import layer, yz
+from sweeps.systems import layer, reduction
 from sweeps.systems.experiment import experiment
 from sweeps.systems.layer import starting_overlap
 from tests.systems.layers import simulate
@@ -66,7 +66,7 @@ def test_strained_assumptions_are_named_where_they_are_strained(tmp_path):
     ids=repr,
 )
 def test_the_reduced_form_without_a_table_is_that_of_the_table(task):
-    full, found = task.build(), yz.reduced(task)
+    full, found = task.build(), reduction.reduce_synthetic(task)
     want = symmetric.merged(symmetric.symmetric_task(full))
     assert found is not None
     assert (found.K, found.M, found.num_queries) == (full.K, full.M, full.num_queries)
@@ -142,7 +142,7 @@ def strained(overlap=0.2, length=math.inf, **rule):
     rates = dynsim.sgd(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
     stages = layer.stages_of(task, rates)
     # Momentum is named whatever the sizes are.
-    rows = layer.strained(length, task, rates, stages)
+    rows = layer.broken_assumptions(length, task, rates, stages)
     return [row.strained for row in rows if row.quantity != "momentum"]
 
 

@@ -11,7 +11,8 @@ import pytest
 import dynsim
 import odes
 import sweeps
-from sweeps.commands import strain
+from sweeps.commands.breakdown.noise import few_squares
+from sweeps.commands.breakdown.steps import against_descent
 
 NAME = "tests.sweeps.commands.test_explain_problem:Bowl"
 
@@ -71,7 +72,7 @@ def test_losses_and_times_are_those_of_the_closed_form():
 @pytest.mark.usefixtures("quick_theory")
 def test_steps_that_are_too_large_are_named_with_the_worst_one():
     found = sweeps.explain(NAME, **settings(eta=0.2))
-    row = found["deviation of descent, share of the fall"]
+    row = found["deviation of descent, share of the decrease"]
     # The loss falls by 0.6^2 a step, that of the flow like exp(-0.8); most apart after the first.
     apart = math.exp(-0.8) - 0.36
     assert (row.prediction, row.worst) == (pytest.approx(apart, rel=1e-3), 1)
@@ -228,7 +229,7 @@ def test_the_theory_of_the_problem_comes_first():
 
 def test_descent_that_diverges_is_said():
     found = sweeps.explain(NAME, **settings(eta=1.1, steps=500))
-    row = found["deviation of descent, share of the fall"]
+    row = found["deviation of descent, share of the decrease"]
     assert "diverges" in row.strained
     # The loss grows by 1.2^2 a step, and counts as diverged from a thousand times the first on.
     assert row.worst == pytest.approx(math.log(1000) / math.log(1.44), abs=2)
@@ -252,7 +253,7 @@ def test_the_edge_is_reached_when_descent_written_out_reaches_it(start, momentum
         w, k, before = w - eta * velocity, k + 1, sharpness
     want = k - 1 + (edge - before) / (sharpness - before)
     rule = dynsim.sgd(eta, momentum=momentum)
-    _, rows = strain.against_descent(Product(start), rule, jax.random.key(0), "flow", *curve(steps))
+    _, rows = against_descent(Product(start), rule, jax.random.key(0), "flow", *curve(steps))
     row = {row.quantity: row for row in rows}["edge of stability reached at step"]
     assert row.prediction == pytest.approx(want, abs=1e-6 * want)
     assert (row.error, row.worst) == (0.5, k)
@@ -286,9 +287,7 @@ class Product(dynsim.Problem):
 def test_the_edge_is_reached_when_a_rate_reaches_it(warmup, peak):
     """In a bowl of curvature 2 at the rate peak k / warmup: at the step warmup / peak."""
     rule = dynsim.sgd({"all": dynsim.schedules.constant(peak, warmup=warmup)})
-    _, rows = strain.against_descent(
-        Bowl(2.0, 0.5), rule, jax.random.key(0), "flow", *curve(warmup)
-    )
+    _, rows = against_descent(Bowl(2.0, 0.5), rule, jax.random.key(0), "flow", *curve(warmup))
     row = {row.quantity: row for row in rows}["edge of stability reached at step"]
     assert row.prediction == pytest.approx(warmup / peak, rel=1e-6)
 
@@ -319,7 +318,7 @@ class Many(dynsim.Problem):
 )
 def test_few_squares_of_noise_strain_adam(batch, b2, step):
     rule = dynsim.adam(1e-4, b2=b2)
-    found = strain.few_squares(Many(), rule, jax.random.key(0), 300, batch)
+    found = few_squares(Many(), rule, jax.random.key(0), 300, batch)
     # The ratio of estimates from 32 batches has a bias of the order of 1/32 of itself.
     said = [int(re.search(r"up to step (\d+) ", row.strained)[1]) for row in found]
     assert said == ([] if step is None else [pytest.approx(step, rel=0.1)])

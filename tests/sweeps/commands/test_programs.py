@@ -15,7 +15,7 @@ from dynsim.precision import precision
 from sweeps import Sweep, experiment
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.program import jobs, kept
+from sweeps.runner.program import jobs, program_cache
 from sweeps.runner.work import Work
 
 COUNT = """
@@ -36,18 +36,19 @@ import numpy as np
 from dynsim.compiling import Cost
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.program import jobs, kept, traces
+from sweeps.runner.program import jobs, program_cache, traces
 programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
 functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
 functions["callback"] = lambda x: jax.lax.map(lambda y: jax.pure_callback(np.sin, y, y), x)
 x, mesh = np.diag([2.0, 4.0]).astype("float32"), tiles.mesh(jax.devices()[:1])
 for name, function in functions.items():
-    if (found := kept.find(name, 1)) is None:
+    if (found := program_cache.lookup(name, 1)) is None:
         traced = jax.jit(function).trace(x)
         used = {*traces.operations(traced.jaxpr.jaxpr)}
-        kept.save(name, kept.Known({}, Cost(), False), 1, used, traced.lower().compile(), None)
+        info = program_cache.ProgramInfo({}, Cost(), False)
+        program_cache.save(name, info, 1, used, (traced.lower().compile(), None))
     else:
-        program, _ = kept.load(found, mesh)
+        program, _ = program_cache.deserialize(found, mesh)
         print(*np.diag(program(x)), "scipy.linalg" in sys.modules)
 """
 OPTIONS = ("enable_compilation_cache", "compilation_cache_dir", "compilation_cache_max_size")
@@ -140,7 +141,7 @@ def test_what_decides_a_program_is_compared(traced, monkeypatch):
     again(longer)
     assert len(traced) > number, "other settings"
     number = len(traced)
-    monkeypatch.setattr(kept, "_code", lambda: ("of a file that was edited", 1))
+    monkeypatch.setattr(program_cache, "_code", lambda: ("of a file that was edited", 1))
     again()
     assert len(traced) > number, "other code"
     number = len(traced)
@@ -184,7 +185,7 @@ def key(tmp_path, monkeypatch):
         options = {"axes": {"seed": [0]}, **options}
         sweep = Sweep(run=dict(settings), **options)
         with precision(sweep.dtype):
-            return Work(sweep, tiles.mesh(jax.devices()[:1]), tile=1).program(())[1].kept
+            return Work(sweep, tiles.mesh(jax.devices()[:1]), tile=1).program(())[1].cache_key
 
     return of
 
@@ -302,7 +303,7 @@ def test_what_jax_keeps_is_removed_when_it_has_changed(home):
 
 
 def test_those_used_longest_ago_go_first(traced, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "MOST", 1)
+    monkeypatch.setattr(program_cache, "MAX_FILES", 1)
     again()
     (first,) = tmp_path.iterdir()
     again(dataclasses.replace(SWEEP, run=dataclasses.replace(RUN, steps=6)))

@@ -7,6 +7,7 @@ import re
 import reprlib
 import subprocess
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,18 +15,19 @@ import xarray as xr
 
 import sweeps
 from dynsim import TaskFile
+from papers.qkv.figure import FactorFlow
 from papers.scan_and_snap.figure6 import Figure6
 from sweeps import Sweep, cli, experiment, output
 from sweeps.commands import line
 from sweeps.commands.record import Record
 from sweeps.commands.sweep import best_cell
-from sweeps.commands.table import Offer
+from sweeps.commands.table import CommandOptions
 from sweeps.lines import assignments
 from sweeps.runner.store.store import Store
 
 
 def given(*words, problem=""):
-    return line.parse(Offer.of("compare", problem), words, [])
+    return line.parse_options(CommandOptions.of("compare", problem), words, [])
 
 
 def test_values_are_those_behind_their_options():
@@ -70,13 +72,14 @@ def test_text_needs_no_quotes_by_itself_or_in_a_list(text, value):
 
 
 def test_defaults_of_a_command_are_those_of_its_problem_alone():
-    offer = Offer.of("figure optimum")
-    usual = offer.chosen([])
-    assert offer.language.resolve(usual, "scale").value == 0.5
-    other = offer.chosen([("Problem", "qkv")])
-    assert offer.language.resolve(other, "scale").value == 1.0
+    options = CommandOptions.of("figure optimum")
+    usual = options.with_defaults([])
+    assert options.language.resolve(usual, "scale").value == 0.5
+    other = options.with_defaults([("Problem", "qkv")])
+    assert options.language.resolve(other, "scale").value == 1.0
     # A system may set its own.
-    layer = Offer.of("figure optimum", "yz").chosen([("problem", "yz"), ("steps", 7)])
+    options = CommandOptions.of("figure optimum", "yz")
+    layer = options.with_defaults([("problem", "yz"), ("steps", 7)])
     assert (layer["observable"], layer["steps"]) == ("relative_loss", 7)
     assert layer["problem"]["length"] == 4
 
@@ -100,8 +103,9 @@ def test_the_best_cell_is_that_of_the_mean_and_a_diverged_run_has_none():
     assert best_cell(named)[0] == "best accuracy 9 at eta = 10, optimizer = sgd, mean of 2 seeds"
 
 
-@pytest.mark.more
-def test_other_settings_do_not_write_over_results(tmp_path, capsys):
+def test_other_settings_do_not_write_over_results(tmp_path, capsys, monkeypatch):
+    # What a figure computes is not the matter here, and takes a quarter of a minute each time.
+    monkeypatch.setattr(FactorFlow, "draw", lambda self, data: sweeps.Picture(plt.figure(), {}))
     out = tmp_path / "compare"
     figure = ["figure", "qkv", "--out", str(out), "--steps"]
     assert cli.main([*figure, "3"]) == 0

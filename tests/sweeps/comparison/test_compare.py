@@ -16,9 +16,9 @@ from dynsim.trajectory import status_counts
 from odes.theory import Theory, describes_all
 from sweeps import cli
 from sweeps.comparison import command, picture, scatter
-from sweeps.comparison.command import Compare, planned
+from sweeps.comparison.command import Compare, plan_comparison
 from sweeps.comparison.errors import Comparison
-from sweeps.comparison.scatter import average, held, spread
+from sweeps.comparison.scatter import average, sharpness_at_edge, spread
 from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -127,8 +127,8 @@ def test_the_report_is_what_the_arrays_say(written):
     ids=["yz", "uniform", "short", "two_stage", "saxe"],
 )
 def test_theories_have_as_many_runs_as_differ(run, options, sizes, monkeypatch):
-    monkeypatch.setattr(command, "begin", lambda sweeps: None)
-    sweeps, theories, _ = planned(Compare(experiment(**run), seeds=40, root=7, **options))
+    monkeypatch.setattr(command, "compile_first", lambda sweeps: None)
+    sweeps, theories, _ = plan_comparison(Compare(experiment(**run), seeds=40, root=7, **options))
     found = {name: sweep.axes["seed"]["range"] for name, sweep in sweeps.items()}
     assert found == {"simulation": 40} | sizes
     assert [*theories] == [*sizes]
@@ -137,7 +137,9 @@ def test_theories_have_as_many_runs_as_differ(run, options, sizes, monkeypatch):
     assert {name for name, sweep in sweeps.items() if sweep.rtol == 1e-5} == adaptive
     if noisy := sweeps.get("spread"):
         every = dynsim.log_times(1000, 64)
-        sweeps, *_ = planned(Compare(experiment(**run).at({"steps": 1000}), theories=("spread",)))
+        sweeps, *_ = plan_comparison(
+            Compare(experiment(**run).at({"steps": 1000}), theories=("spread",))
+        )
         places = np.searchsorted(every, sweeps["spread"].times)
         np.testing.assert_array_equal(every[places], sweeps["spread"].times)
         # Evenly among the times of the comparison, with both ends.
@@ -282,7 +284,7 @@ def test_the_edge_is_compared_from_where_the_central_flow_reaches_it():
     11.5 of 5.5, and of a second run, which ends before step 6, 1.5 * 2 + 2 * 2."""
     training = runs([[0, 9, 3, 1, 2.5], [0, 9, 2, 2, np.nan]], [-1, 6])
     central = runs([[0, 1, 2, 2, 1.5], [0, 1, 2, 2, 2]], [-1, -1])
-    found = held(training, central)
+    found = sharpness_at_edge(training, central)
     assert found is not None
     mean = (11.5 + 7) / 9
     weights, values = np.array([1.5, 2, 2, 1.5, 2]), np.array([3, 1, 2.5, 2, 2])
@@ -290,8 +292,8 @@ def test_the_edge_is_compared_from_where_the_central_flow_reaches_it():
     want = [2, mean, varies, 2 - 2 * 0.5 / 9]
     got = [found.step, found.training, found.varies, found.central]
     np.testing.assert_allclose(got, want, rtol=1e-12)
-    assert held(training, runs([[0, 1, 1, 1, 1]] * 2, [-1, -1])) is None
-    assert held(training, runs([[0, 1, 2, 2, 2]] * 2, [1, 1])) is None
+    assert sharpness_at_edge(training, runs([[0, 1, 1, 1, 1]] * 2, [-1, -1])) is None
+    assert sharpness_at_edge(training, runs([[0, 1, 2, 2, 2]] * 2, [1, 1])) is None
 
 
 NAMES = ("predicted", "predicted_error", "measured", "error", "strained")

@@ -25,8 +25,8 @@ from dynsim.decoding import Real as RealNumber
 from dynsim.precision import Number
 from sweeps import cache
 from sweeps.commands.schema import json_schema
-from sweeps.commands.table import COMMANDS, described
-from sweeps.language.derived import MOST, derived, sources
+from sweeps.commands.table import COMMANDS, metadata
+from sweeps.language.derived import MOST_FILES, derived, sources
 from sweeps.language.describe import describe
 from sweeps.language.fields import Field, Kind, check
 from sweeps.language.tree import encode
@@ -193,7 +193,7 @@ def test_names_and_errors_do_without_jax(tmp_path):
 
 def test_every_command_and_class_is_described():
     for name in COMMANDS:
-        kind, usual, _ = described(name)
+        kind, usual, _ = metadata(name)
         assert kind.about
         assert (usual is None) == ("run" not in kind.fields)
     assert {kind.word: kind.location for kind in kinds.language().kinds} == kinds.CLASSES
@@ -228,7 +228,7 @@ def test_what_is_derived_is_kept_and_damage_costs_time_alone(tmp_path, monkeypat
         os.utime(home / f"some-{i}.json", (i, i))
     file.unlink()
     assert derived("some", call)["calls"] == 5
-    left = {file.name, *(f"some-{i}.json" for i in range(9)[-MOST + 1 :])}
+    left = {file.name, *(f"some-{i}.json" for i in range(9)[-MOST_FILES + 1 :])}
     assert {path.name for path in home.glob("some-*")} == left
     for each in home.iterdir():
         each.unlink()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sweeps.commands.views import page
-from sweeps.language.values import distinct, equal_in, find_axis, find_value, matching, told_apart
+from sweeps.language.values import distinct, distinct_in, equal_in, find_axis, find_value, matching
 from tests.doors import refuses
 
 SIX = decimal.Context(prec=6)
@@ -113,8 +113,8 @@ def test_points_are_equal_where_all_of_their_numbers_round_to_the_same():
     assert equal_in(np.float64, [steps]) == ""
     assert equal_in(np.float32, [steps[::2]]) == ""
     assert equal_in(np.float32, [steps]).startswith("1 and 1.00000006 are equal in float32 (3 of 4")
-    assert told_apart(steps.tolist(), "float32") == (1, steps[2], steps[3])
-    assert told_apart([3, 1, 2], "float32") == (3, 1, 2)
+    assert distinct_in(steps.tolist(), "float32") == (1, steps[2], steps[3])
+    assert distinct_in([3, 1, 2], "float32") == (3, 1, 2)
     assert equal_in(np.float32, [[1.0, steps[1]], [0.5, 0.25]]) == ""
     assert equal_in(np.float32, [[1.0, steps[1]], [0.5, 0.5], ["a", "b"]]) == ""
     assert "1 and 1.00000006" in equal_in(np.float32, [[1.0, steps[1]], [0.5, 0.5], ["a", "a"]])

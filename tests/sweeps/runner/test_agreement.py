@@ -26,7 +26,7 @@ from sweeps import Experiment, StoreError, Sweep, cli
 from sweeps.language.describe import called
 from sweeps.runner import agreement, driver
 from sweeps.runner.program.identity import Identity
-from sweeps.runner.store.place import place
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
 
@@ -82,11 +82,11 @@ def elsewhere(out: Path, platform: str = "cpu", **environment: str) -> None:
     store = Store.open(out)
     (known,) = store.programs.all()
     there = store.chunks.environment(known.environment) | environment
-    store.enter(there, strict=False)
+    store.set_environment(there, strict=False)
     store.programs.keep([])
-    about = {"program": "0" * 64, "platform": platform, "environment": store.noted()}
+    about = {"program": "0" * 64, "platform": platform, "environment": store.register_environment()}
     for number, record in store.chunks.all().items():
-        sealed = dataclasses.replace(record, program="0" * 64).sealed()
+        sealed = dataclasses.replace(record, program="0" * 64).encode()
         (out / store.chunks.file(number)).write_bytes(sealed)
     store.programs.put(dataclasses.replace(known, **about))
 
@@ -194,25 +194,27 @@ def test_numbers_decide_what_no_device_here_can_be_asked(
 def test_rounding_that_is_carried_far_decides_nothing() -> None:
     again = np.array([1.0, 2.0])
     close, far = again * (1 + 1e-7), again * 1.01
-    assert agreement.compared("x", close, again, [again], 1e-6) == pytest.approx(1e-7)
-    assert agreement.compared("x", far, again, [again * 1.001], 1e-6) is None
+    assert agreement.relative_difference("x", close, again, [again], 1e-6) == pytest.approx(1e-7)
+    assert agreement.relative_difference("x", far, again, [again * 1.001], 1e-6) is None
     for stored in (far, np.array([1.0, np.nan])):
         with pytest.raises(ArithmeticError, match="x of a stored run differs"):
-            agreement.compared("x", stored, again, [close], 1e-6)
+            agreement.relative_difference("x", stored, again, [close], 1e-6)
     # Sixteen times what a nudge carries is allowed, up to a thousandth.
     up = np.array([0.0, 1.0])
     nudged = again * (1 + 1e-7 * up)
     for far, fine in ((2.5e-6, True), (2.7e-6, False)):
         context = contextlib.nullcontext() if fine else pytest.raises(ArithmeticError)
         with context:
-            found = agreement.compared("x", again + 2 * far * up, again, [again, nudged], 1e-6)
+            found = agreement.relative_difference(
+                "x", again + 2 * far * up, again, [again, nudged], 1e-6
+            )
             assert found == pytest.approx(far)
     for carried, decides in ((6.2e-5, True), (6.3e-5, False)):
-        found = agreement.compared("x", again, again, [again * (1 + carried)], 1e-6)
+        found = agreement.relative_difference("x", again, again, [again * (1 + carried)], 1e-6)
         assert (found == 0) is decides
         assert (found is None) is not decides
     gone = np.array([1.0, np.nan])
-    assert agreement.compared("x", gone, gone, [gone], 1e-6) == 0
+    assert agreement.relative_difference("x", gone, gone, [gone], 1e-6) == 0
 
 
 @pytest.mark.parametrize("rtol", [1e-8, 5e-5])
@@ -508,8 +510,8 @@ def test_a_class_of_a_script_has_one_name_in_its_workers(monkeypatch: pytest.Mon
     # A worker that the script has not started cannot import it: it is sent the class.
     pytest.importorskip("cloudpickle")
     monkeypatch.setattr(type(swept().first.problem), "__module__", "__main__")
-    job = driver.job(Identity(swept(), "cpu"), place("memory://s"), None)
+    job = driver.job_of(Identity(swept(), "cpu"), as_storage("memory://s"), None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "worker.py")
     with called(job.main):
-        names.add(registry.system_of(job.made({}).first).name)
+        names.add(registry.system_of(job.rebuild({}).first).name)
     assert names == {"script:Net"}

@@ -22,7 +22,7 @@ from dynsim.precision import compiled_for, host, precision
 from sweeps import Experiment, Sweep, experiment
 from sweeps.runner import fit, progress, tiles
 from sweeps.runner.program import jobs
-from sweeps.runner.work import Work, begin
+from sweeps.runner.work import Work, compile_first
 from tests.sweeps.runner.curves import Curve
 
 RUN = Experiment(Curve(), dynsim.sgd(0.1), 2, 2)
@@ -94,13 +94,13 @@ def test_fewer_points_and_then_fewer_seeds(
 @pytest.mark.parametrize("of_seed", [0, 2**20])
 def test_one_measurement_tells_the_largest_tile_that_fits(of_seed: int) -> None:
     """Also where most of the memory is not that of the runs, and a smaller tile saves little."""
-    whole, shared = (64, 2**10), fit.Shared(2**22, of_seed)
+    whole, shared = (64, 2**10), fit.SharedBytes(2**22, of_seed)
 
     def memory(seeds: int, points: int) -> int:
         return shared.by_all + seeds * of_seed + seeds * points * 2**10
 
     for most in np.geomspace(2, memory(*whole) - 1, 20):
-        seeds, points = fit.fitting(whole, memory(*whole), shared, most)
+        seeds, points = fit.largest_fitting(whole, memory(*whole), shared, most)
         assert memory(seeds, points) <= most or (seeds, points) == (1, 1)
         assert memory(*((seeds, points * 2) if seeds == 64 else (seeds * 2, 1))) > most
 
@@ -199,7 +199,7 @@ def test_memory_is_what_compiler_and_device_say() -> None:
     ):
         device: Any = SimpleNamespace(platform=platform, memory_stats=lambda stats=stats: stats)
         assert fit.memory_of(device) == memory
-        assert tiles.default_tile(2**20, method, device) == runs
+        assert fit.default_tile(2**20, method, device) == runs
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_memory_is_what_compiler_and_device_say() -> None:
 def test_a_tile_takes_five_seconds(
     calls: float, entries: float, runs: int, want: tuple[int, int]
 ) -> None:
-    assert fit.paced(Cost(1, calls, entries), runs) == want
+    assert fit.shrink_for_seconds(Cost(1, calls, entries), runs) == want
 
 
 def test_the_cost_of_a_program_is_that_of_its_calls_products_and_entries() -> None:
@@ -314,10 +314,10 @@ def test_few_runs_of_a_theory_are_compiled_quickly_and_others_for_speed(
 def test_accelerators_have_the_compilers_own_options() -> None:
     given: list[tuple[Any, ...]] = []
     lowered = SimpleNamespace(compile=lambda *options: given.append(options))
-    traced = jobs.Traced(SimpleNamespace(lower=lambda: lowered), ())  # pyright: ignore
+    traced = jobs.TracedProgram(SimpleNamespace(lower=lambda: lowered), ())  # pyright: ignore
     for platform in ("gpu", "tpu"):
         mesh: Any = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform=platform)]))
-        traced.compiled(mesh, {"xla_dump_hlo_as_text": False})
+        traced.compile(mesh, {"xla_dump_hlo_as_text": False})
     assert given == [(), ()]
 
 
@@ -328,11 +328,11 @@ def test_programs_are_counted_before_they_are_compiled(
     both = [Sweep(DESCENT, {"seed": [0]}, name, ("loss",)) for name in ("descent", "simulation")]
     sweeps.forget()
     for some, line in ((both[:1], "1 of 1"), (both, "1 of 2"), (both, "")):
-        begin(some)
+        compile_first(some)
         said = capsys.readouterr().err
         assert f"{len(some)} program" in said
         assert (f"compiling {line} program" if line else "programs") in said
         assert ("compiling" in said) == bool(line)
     with progress.quiet():
-        begin(both)
+        compile_first(both)
     assert capsys.readouterr().err == ""

@@ -53,8 +53,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     log = watched(monkeypatch)
-    monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
-    with progress.shown(10, 2) as runs:
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", {False: 0.01})
+    with progress.progress_bar(10, 2) as runs:
         runs.computed(1)
         log.until("3 of 10")
         runs.stored(2, 1)
@@ -70,17 +70,17 @@ def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch)
     assert waiting[0].startswith("compiling: 50 %: 5 of 10, ")
     assert line.endswith("\n")
     assert "\r" not in line
-    for item in progress.each(("eq10", "plain"), "theory"):
+    for item in progress.track(("eq10", "plain"), "theory"):
         log.until(f", {item}\n")
 
 
 def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = watched(monkeypatch)
-    with progress.shown(10, 2) as runs:
+    with progress.progress_bar(10, 2) as runs:
         runs.stored(8, 0)
-    assert list(progress.each("abc")) == ["a", "b", "c"]
-    monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
-    with progress.quiet(), progress.shown(10, 2) as runs:
+    assert list(progress.track("abc")) == ["a", "b", "c"]
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", {False: 0.01})
+    with progress.quiet(), progress.progress_bar(10, 2) as runs:
         progress.say("nothing")
         runs.stored(8, 0)
     progress.say("a line")
@@ -97,7 +97,7 @@ def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
     watched(monkeypatch)
     monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
     waits = record_waits()
-    with progress.shown(10, 2):
+    with progress.progress_bar(10, 2):
         pass
     assert {*waits} == {seconds}
 
@@ -206,6 +206,6 @@ def test_waiting_ends_when_the_program_does_or_fails() -> None:
 
 def test_what_never_ends_is_waited_for_a_while() -> None:
     ever = threading.Event()
-    assert not progress.begun(ever.wait).wait(0.01)
+    assert not progress.in_thread(ever.wait).wait(0.01)
     ever.set()
-    assert progress.begun(lambda: 1 / 0).wait(PATIENCE)
+    assert progress.in_thread(lambda: 1 / 0).wait(PATIENCE)

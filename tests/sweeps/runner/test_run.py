@@ -20,7 +20,7 @@ import dynsim
 import sweeps
 from dynsim import Status
 from sweeps import Experiment, Sweep, experiment
-from sweeps.runner import labels, tiles, work
+from sweeps.runner import fit, labels, tiles, work
 from sweeps.runner.program import jobs
 from sweeps.systems import budget
 from tests.sweeps.runner.curves import Curve, Power, Square, alone
@@ -330,7 +330,7 @@ def test_seeds_of_one_point_are_divided_among_devices() -> None:
 def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int) -> None:
     varied = {"width": [2, 3], "eta": [1, 2, 3], "seed": {"range": 4}, "shift": [1, 2, 3, 4, 5]}
     dims = Sweep(RUN, varied).dims
-    layout = work.layout_of(dims, size)
+    layout = fit.layout_of(dims, size)
     visits = np.zeros(layout.shape, int)
     for number in range(layout.num_chunks):
         region = layout.region(number)
@@ -339,7 +339,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         assert region[0].stop - region[0].start == 1
         assert math.prod(part.stop - part.start for part in region) <= size
     assert (visits == 1).all()
-    assert work.layout_of(dims, 20).chunk == (1, 3, 1, 5)
+    assert fit.layout_of(dims, 20).chunk == (1, 3, 1, 5)
 
 
 @pytest.mark.parametrize(("theory", "by_seed"), [("simulation", True), ("descent", False)])
@@ -360,7 +360,7 @@ def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
     places = np.random.default_rng(0).permutation(24).tolist()
     starts = lambda region: tuple(part.start for part in region)
     regions = [one.plan.layout.region(place) for place in places]
-    turns = one.in_turn(regions)
+    turns = one.schedule(regions)
     found = [starts(next(turns))]
     # The first and those ahead of it compile at once.
     assert len(compiled) == min(1 + work.AHEAD, 4)
@@ -386,7 +386,7 @@ def test_progress_counts_each_run_of_a_chunk_once() -> None:
 def test_only_the_last_programs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps.forget()
     assert not jobs.PROGRAMS
-    monkeypatch.setattr(jobs, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(jobs, "MAX_PROGRAMS", 2)
     found = sweeps.run(Sweep(RUN, {"width": [1, 2, 3]}, record="w")).load()
     assert 0 < len(jobs.PROGRAMS) <= 2
     assert np.isfinite(found.w).sum() == 1 + 2 + 3
@@ -423,7 +423,7 @@ def test_programs_of_classes_that_were_defined_again_are_dropped(
 
     sweeps.forget()
     other = traced(RUN)
-    monkeypatch.setattr(jobs, "MOST_GONE", 2)
+    monkeypatch.setattr(jobs, "MAX_OUTDATED", 2)
     number = 4
     alive = [weakref.ref(traced(make(i))) for i in range(number)]
     assert [each() is not None for each in alive] == [False] * (number - 1) + [True]

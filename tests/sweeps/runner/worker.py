@@ -3,7 +3,7 @@
 import sys
 
 from sweeps import cli
-from sweeps.runner.store import bucket
+from sweeps.runner.store import leases
 from sweeps.runner.store.store import Store
 
 write = Store.write
@@ -17,5 +17,5 @@ def write_and_tell(store: Store, region: tuple, arrays: dict, *rest: object) -> 
 if __name__ == "__main__":
     Store.write = write_and_tell
     # A bucket's next writer waits for as long after a kill.
-    bucket.SECONDS = 0.3
+    leases.DURATION = 0.3
     sys.exit(cli.main(sys.argv[1:]))

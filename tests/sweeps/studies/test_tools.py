@@ -113,7 +113,7 @@ def test_errors_are_means_over_the_second_half_of_averages_of_20_steps():
         return found.assign(status=int(Status.OK), **more)
 
     training, theory = drifting(), drifting()
-    found = edge.errors(training, theory, "other")
+    found = edge.theory_errors(training, theory, "other")
     stretches = lambda values, window: [
         values[i : i + window].mean(0) for i in range(number - window + 1)
     ]
@@ -129,7 +129,7 @@ def test_errors_are_means_over_the_second_half_of_averages_of_20_steps():
     losses = np.abs(stretches(theory["other"].values - training["loss"].values, 45))
     np.testing.assert_allclose(found["loss"], losses.max() / training["loss"].values[0], rtol=1e-12)
     lost = training.assign(status=int(Status.DIVERGED))
-    assert np.isnan([*edge.errors(lost, theory, "other").values()]).all()
+    assert np.isnan([*edge.theory_errors(lost, theory, "other").values()]).all()
 
 
 def test_sharpness_is_measured_at_averaged_weights():
@@ -171,7 +171,7 @@ def test_theory_tells_the_regions_by_the_sharpness_along_the_flow():
     S = Stability
     want = [S.STABLE, S.EDGE, S.CATAPULT, S.CATAPULT, S.DIVERGED, S.STABLE, S.STABLE]
     assert found.theory.values.tolist() == [want]
-    assert list(edge.shares(found).values()) == pytest.approx([2 / 7, 1 / 3, 0, 2 / 3])
+    assert list(edge.region_shares(found).values()) == pytest.approx([2 / 7, 1 / 3, 0, 2 / 3])
 
 
 @pytest.mark.more

@@ -18,7 +18,7 @@ from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
-from sweeps.systems.training import divided, names_of_numbers
+from sweeps.systems.training import names_of_numbers, partition
 
 INF = math.inf
 
@@ -81,7 +81,7 @@ def test_a_cell_has_the_task_and_the_rule_of_its_values(system):
     sweep = Sweep(experiment(system, **settings), {**axes, "seed": [0, 1]}, record=("loss",))
     assert len(list(sweep.slices())) == 1, "its numbers share a program"
     runs = sweep.runs({})
-    given = divided(sweep.point(cell).training())[0]
+    given = partition(sweep.point(cell).training())[0]
     assert names_of_numbers(given) == names_of_numbers(runs.numbers)
     numbers = tiles.unflat(runs.numbers, tiles.flat(given))
     found = eqx.combine(numbers, runs.arrays, runs.call.rest.tree)

@@ -11,9 +11,9 @@ import xarray as xr
 import dynsim
 import sweeps
 from sweeps import Sweep, cli, experiment
-from sweeps.commands.line import understood
+from sweeps.commands.line import parse_command
 from sweeps.runner.labels import label
-from sweeps.systems.training import divided, names_of_numbers
+from sweeps.systems.training import names_of_numbers, partition
 
 STEPS = 7
 NAME = f"{__name__}:Deep"
@@ -21,7 +21,7 @@ NAME = f"{__name__}:Deep"
 
 def numbers(run):
     """The numbers of the rule that training would vary."""
-    found = divided(run.training())[0]
+    found = partition(run.training())[0]
     return dict(zip(names_of_numbers(found), jax.tree.leaves(found), strict=True))
 
 
@@ -149,7 +149,7 @@ def test_options_have_the_names_of_groups(command):
     axes = ["--x", "eta_w0:0.1:1", "--y", "layers:1:4"] if command == "phase" else []
     for first, second in (("--eta-w0", "--eta_W1"), ("--eta.W0", "--rule.eta.w1")):
         words = [command, NAME, first, "0.02", second, "0.05", *axes]
-        run = understood(words, places=False).settings.run
+        run = parse_command(words, check_paths=False).settings.run
         assert numbers(run) == {"eta.W0": 0.02, "eta.W1": 0.05}
 
 

@@ -120,20 +120,22 @@ LIMITS = [
 
 @pytest.mark.parametrize(("most", "more", "named"), [(*row[:2], row[2:]) for row in LIMITS])
 def test_sweeps_end_at_limits_of_any_machine(most, more, named):
-    budget.check_runs(*most)
-    refuses(lambda: budget.check_runs(*more), *named)
+    budget.check_size(*most)
+    refuses(lambda: budget.check_size(*more), *named)
 
 
 def test_results_end_at_the_memory_of_this_machine():
     memory = budget.memory()
     assert 2**27 < memory < 2**50
     # All runs twice; of a chunk, its runs and 64 bytes of each.
-    budget.check_held(5, 2, memory // 10, stored=False)
-    budget.check_held(10**9, 5, memory // 5 - 64, stored=True)
+    budget.check_results(5, 2, memory // 10, stored=False)
+    budget.check_results(10**9, 5, memory // 5 - 64, stored=True)
     beyond = memory // 10 + 1
-    refuses(lambda: budget.check_held(5, 2, beyond, stored=False), "5 runs", "choose out")
+    refuses(lambda: budget.check_results(5, 2, beyond, stored=False), "5 runs", "choose out")
     beyond = memory // 5 - 63
-    refuses(lambda: budget.check_held(10**9, 5, beyond, stored=True), "of 5 runs", "smaller chunk")
+    refuses(
+        lambda: budget.check_results(10**9, 5, beyond, stored=True), "of 5 runs", "smaller chunk"
+    )
     # Estimates may be twice too high.
     budget.check_memory(2 * memory)
     refuses(lambda: budget.check_memory(2 * memory + 1), "run", f"{memory / 2**30:.4g} GiB")

@@ -10,7 +10,7 @@ import dynsim
 import sweeps
 from dynsim import schedules
 from sweeps import Experiment, Sweep
-from sweeps.systems.training import divided, names_of_numbers
+from sweeps.systems.training import names_of_numbers, partition
 
 
 class Two(dynsim.Problem):
@@ -84,7 +84,7 @@ def trained(rule):
 @pytest.mark.more
 def test_an_axis_changes_the_run(name):
     rule, own = RULES[name]
-    numbers = divided(Experiment(Two(), rule, STEPS).training())[0]
+    numbers = partition(Experiment(Two(), rule, STEPS).training())[0]
     usual = dict(zip(names_of_numbers(numbers), jax.tree.leaves(numbers), strict=True))
     peak = "eta.peak" if "eta.warmup" in own else "eta"
     usual[peak] = rule.eta.peak

@@ -111,7 +111,7 @@ class Documented(dynsim.Problem):
 def test_labels_are_what_the_class_documents(doc, monkeypatch):
     """Python 3.13 takes the indentation of docstrings away."""
     monkeypatch.setattr(Documented, "__doc__", doc)
-    found = base.described(Documented())
+    found = base.docstring_labels(Documented())
     assert {name: about for name, about in found.items() if "sharpness" not in name} == {
         "seen": ("what can be seen", "token")
     }

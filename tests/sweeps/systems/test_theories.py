@@ -25,8 +25,8 @@ from odes.theory import Training
 from odes.two_stage import thresholds
 from sweeps.runner.config import config_of, from_config
 from sweeps.runner.spec import Sweep, load
-from sweeps.systems import prompts, registry, yz
-from sweeps.systems.base import Prediction, described
+from sweeps.systems import prompts, reduction, registry, yz
+from sweeps.systems.base import Prediction, docstring_labels
 from sweeps.systems.experiment import experiment
 from tests.doors import refuses
 
@@ -185,7 +185,7 @@ def test_the_symmetric_theory_records_what_any_theory_does():
 def test_weights_of_very_many_classes_are_not_recorded():
     run = experiment("yz", task="overlapping", K=10**6, steps=3, length=math.inf)
     theory = registry.system("yz").theories["symmetric"]
-    task = yz.classes_of(run)
+    task = reduction.classes_of(run)
     assert theory.reduce(task, ("loss", "speed")).task is task
     record = "loss", "z", "attention"
     refuses(lambda: theory.reduce(task, record), "record", "z, attention", "K = 1000000")
@@ -207,7 +207,9 @@ class Sampled(dynsim.Problem):
 def test_the_sharpness_is_that_of_the_loss_there_is():
     problems = {"population loss": dynsim.Regression(D=2, N=7), "next batch": Sampled()}
     for loss, problem in problems.items():
-        assert all(loss in described(problem)[name][0] for name in (SHARPNESS, PRECONDITIONED))
+        assert all(
+            loss in docstring_labels(problem)[name][0] for name in (SHARPNESS, PRECONDITIONED)
+        )
 
 
 def test_times_of_a_run_are_its_steps_unless_its_rule_sets_them():

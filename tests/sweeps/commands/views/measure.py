@@ -99,7 +99,7 @@ def report(screen, work):
         runs = f"{side**2} runs"
         megabytes = page.stat().st_size / 1e6
         yield f"{runs}, file of {megabytes:.1f} MB: {of_page(screen, page.as_uri(), side)}"
-        there = serve.Stored([str(path)])
+        there = serve.StoredSweeps([str(path)])
         yield f"{runs}, served: {served(screen, there, live.Theory(sweeps.open(path)), side)}"
     for length in (float("inf"), 128):
         theory = live.Theory(experiment(task="overlapping", length=length))

@@ -71,7 +71,7 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(screen, pat
 
 def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen, stored, started):
     source = live.Theory(sweeps.open(stored))
-    screen.open(started(serve.Stored([str(stored)]), source).address)
+    screen.open(started(serve.StoredSweeps([str(stored)]), source).address)
     screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
     answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
     screen.until(answers)

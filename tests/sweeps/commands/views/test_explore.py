@@ -126,7 +126,7 @@ def large(seeds, times):
 @pytest.mark.usefixtures("without_library")
 @pytest.mark.more
 def test_a_million_runs_are_thinned_and_it_is_said():
-    found = page.fitted(content({"many": large(100, 20)}), 20)
+    found = page.fit(content({"many": large(100, 20)}), 20)
     sizes = found.datasets["many"].sizes
     runs = 10_000 * sizes["seed"]
     # Four bytes a value and one a status, in base64; nothing is left out in vain.
@@ -135,7 +135,7 @@ def test_a_million_runs_are_thinned_and_it_is_said():
     assert found.datasets["many"]["time"].values[-1] == 1000
     assert found.about["times"] == found.datasets["many"]["time"].values.tolist()
     assert sizes["time"] == 20
-    thinned = page.fitted(content({"many": large(2, 400)}), 20)
+    thinned = page.fit(content({"many": large(2, 400)}), 20)
     # Evenly spread from the first to the last one.
     places = np.searchsorted(np.geomspace(1, 1000, 400), thinned.about["times"])
     assert (places[0], places[-1], len(places)) == (0, 399, 100)
@@ -143,7 +143,7 @@ def test_a_million_runs_are_thinned_and_it_is_said():
     # A theory at other times, too, keeps those that it shares with the runs.
     theory = large(1, 20).isel(seed=0, drop=True)
     theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
-    both = page.fitted(content({"many": large(100, 20), "theory": theory}), 20)
+    both = page.fit(content({"many": large(100, 20), "theory": theory}), 20)
     assert len(both.about["times"]) == both.datasets["theory"].sizes["time"] < 20
     few = content({"many": large(100, 20)})
-    refuses(lambda: page.fitted(few, 0.1), "max_megabytes = 0.1", "0.198 MB")
+    refuses(lambda: page.fit(few, 0.1), "max_megabytes = 0.1", "0.198 MB")

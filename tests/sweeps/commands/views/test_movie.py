@@ -39,8 +39,7 @@ def drawn(data, *names, **options):
     chosen, arrays = movie._frames(
         data, names, options.get("where", ()), options.get("frames", 100)
     )
-    figure, update = movie._plane(arrays) if len(chosen) == 2 else movie._single(arrays, chosen[0])
-    return figure, update
+    return movie._draw(chosen, arrays)
 
 
 def test_bars_are_the_mean_of_the_runs_at_the_time_of_the_frame():

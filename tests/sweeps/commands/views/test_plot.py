@@ -30,9 +30,9 @@ def sweep(axes, *recorded):
 )
 def test_what_is_not_given_is_taken_from_the_sweep(axes, recorded, given, want):
     dataset = sweep(axes, *recorded)
-    config = plot.completed(plot.Plot("runs/some", **given), dataset)
+    config = plot.with_defaults(plot.Plot("runs/some", **given), dataset)
     assert (config.x, config.observable) == want
-    assert plot.chosen(dataset, config).name == want[1]
+    assert plot.array_to_draw(dataset, config).name == want[1]
 
 
 def test_columns_have_the_mean_and_the_deviation_of_the_seeds():
@@ -41,7 +41,7 @@ def test_columns_have_the_mean_and_the_deviation_of_the_seeds():
     dataset["loss"].values[:] = rng.normal(size=(3, 4, 3))
     dataset["status"].values[1, 2] = Status.DIVERGED
     config = plot.Plot("runs/some", x="optimizer", observable="loss")
-    data = plot.chosen(dataset, config)
+    data = plot.array_to_draw(dataset, config)
     theory = data.isel(seed=0) + 1
     (ax,) = plot.draw(config, data, {"runs/theory": theory}).axes
     runs, own = ax.containers
@@ -68,17 +68,17 @@ def test_a_class_axis_is_averaged_unless_it_is_drawn():
     status = ("eta", np.zeros(2, int))
     dataset = xr.Dataset({"status": status, "z": (("eta", "time", "class"), values)}, coords)
     config = plot.Plot("runs/some", x="eta", observable="z")
-    found = plot.chosen(dataset, config)
+    found = plot.array_to_draw(dataset, config)
     np.testing.assert_array_equal(found, values[:, -1].mean(-1))
     for hue, want in (("class", values[:, -1]), ("time", values.mean(-1))):
         config = plot.Plot("runs/some", x="eta", observable="z", hue=hue)
-        np.testing.assert_array_equal(plot.chosen(dataset, config), want)
+        np.testing.assert_array_equal(plot.array_to_draw(dataset, config), want)
 
 
 def drawn(config, runs, *theories):
-    config = plot.completed(config, runs)
-    others = {f"runs/{i}": plot.chosen(each, config) for i, each in enumerate(theories)}
-    return plot.draw(config, plot.chosen(runs, config), others)
+    config = plot.with_defaults(config, runs)
+    others = {f"runs/{i}": plot.array_to_draw(each, config) for i, each in enumerate(theories)}
+    return plot.draw(config, plot.array_to_draw(runs, config), others)
 
 
 def test_cells_have_the_mean_of_the_runs_that_ended_well(runs):

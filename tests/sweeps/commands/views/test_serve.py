@@ -57,12 +57,15 @@ def test_nobody_is_let_in_without_the_token_or_by_another_name(started):
     assert status == 200
     assert {each["name"] for each in json.loads(text)["sliders"]} >= {"eta_y", "K", "steps"}
     assert asked(server, "none", {})[0] == 404
-    assert asked(server, "theory", {"chosen": {}, "values": {"eta_y": "x" * serve.MOST}})[0] == 400
+    assert (
+        asked(server, "theory", {"chosen": {}, "values": {"eta_y": "x" * serve.MOST_REQUEST}})[0]
+        == 400
+    )
 
 
 def test_slices_are_those_of_the_store(stored, started, tmp_path):
     runs = sweeps.open(stored)
-    server = started(serve.Stored([str(stored)]), live.Theory(runs))
+    server = started(serve.StoredSweeps([str(stored)]), live.Theory(runs))
     free = [["eta_z", 3], ["seed", 2]]
     fixed = {"eta_y": 1, "time": 2, "eta_z": 0, "n": 1}
     status, found = asked(server, "slice", {"array": "0/entropy", "fixed": fixed, "free": free})
@@ -93,7 +96,7 @@ def test_slices_are_those_of_the_store(stored, started, tmp_path):
 
 def test_a_client_that_sends_slowly_does_not_keep_its_connection(started, monkeypatch):
     monkeypatch.setattr(serve, "CONNECTIONS", 1)
-    monkeypatch.setattr(serve, "SECONDS", 0.2)
+    monkeypatch.setattr(serve, "TIMEOUT", 0.2)
     server = started(None, alone())
     with socket.create_connection(server.server_address) as slow:
         # Silent for much less than the limit, again and again.
@@ -116,7 +119,7 @@ def test_a_running_sweep_is_read_again(stored, tmp_path, started, monkeypatch):
     store = shutil.copytree(stored, tmp_path / "store")
     records = sorted(store.glob("status/.chunks-*/[01].json"))
     kept = [each.rename(tmp_path / each.name) for each in records]
-    server = started(serve.Stored([str(store)]), live.Theory(sweeps.open(stored)))
+    server = started(serve.StoredSweeps([str(store)]), live.Theory(sweeps.open(stored)))
     for done, back in ((0, None), (6, 0), (12, 1)):
         if back is not None:
             kept[back].rename(records[back])
@@ -134,7 +137,7 @@ def test_a_running_sweep_is_read_again(stored, tmp_path, started, monkeypatch):
 @pytest.mark.more
 def test_theory_is_that_of_the_reduction_at_the_settings_of_a_cell(stored, started):
     theory = live.Theory(sweeps.open(stored))
-    server = started(serve.Stored([str(stored)]), theory)
+    server = started(serve.StoredSweeps([str(stored)]), theory)
     _, told = asked(server, "sliders", {"chosen": CELL})
     values = {each["name"]: each["value"] for each in json.loads(told)["sliders"]}
     assert values == {**CELL, "length": 8, "batch": 8, "momentum": 0.0, "steps": 8}

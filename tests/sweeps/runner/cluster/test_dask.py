@@ -23,7 +23,7 @@ import dynsim
 import sweeps
 from sweeps import Experiment, Sweep
 from sweeps.lines import unstopped
-from sweeps.runner import cluster, driver
+from sweeps.runner import cluster, worker
 from sweeps.runner.cluster import Hosts
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.curves import Curve
@@ -169,7 +169,7 @@ def test_workers_here_have_a_thread_and_a_gpu_each(monkeypatch: pytest.MonkeyPat
         )
         assert saturation == 1
         assert executor.submit(os.getpid).result() in {each["pid"] for each in found.values()}
-        with cluster.lasting(executor):
+        with cluster.keep_restarting(executor):
             import dask
 
             assert dask.config.get("distributed.deploy.lost-worker-timeout") == "1000 days"
@@ -192,7 +192,7 @@ def test_workers_here_have_a_thread_and_a_gpu_each(monkeypatch: pytest.MonkeyPat
 
 
 def test_executors_of_others_are_left_as_they_are() -> None:
-    with ProcessPoolExecutor(1) as executor, cluster.lasting(executor) as found:
+    with ProcessPoolExecutor(1) as executor, cluster.keep_restarting(executor) as found:
         assert found is None
 
 
@@ -241,7 +241,7 @@ def test_a_job_in_the_queue_is_one_worker_that_ends_in_time(tmp_path: Path, queu
     [("1-02:03:04", 93784), ("02:03:04", 7384), ("02:03", 7380), ("3-00:01", 259260)],
 )
 def test_walltimes_are_those_of_batch_systems(walltime: str, seconds: int) -> None:
-    assert cluster.seconds(walltime) == seconds
+    assert cluster.seconds_of(walltime) == seconds
 
 
 class Killing(Executor):
@@ -257,7 +257,7 @@ class Killing(Executor):
 
     def _kill(self, future: Future) -> None:
         answer = None if future.cancelled() or future.exception() else future.result()
-        if isinstance(answer, driver.Done) and not self.killed:
+        if isinstance(answer, worker.Done) and not self.killed:
             self.killed = int(answer.worker.split(":")[1])
             os.kill(self.killed, signal.SIGKILL)
 

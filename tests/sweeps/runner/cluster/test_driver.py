@@ -24,7 +24,7 @@ import dynsim
 import sweeps
 from dynsim import precision
 from sweeps import ChunksFailed, Experiment, StoreError, Sweep
-from sweeps.runner import driver
+from sweeps.runner import driver, worker
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.curves import Curve
 
@@ -44,20 +44,20 @@ class Call:
     """A call for a chunk: the number of it, how often it was called for before, and what Dask would
     do for it."""
 
-    def __init__(self, executor: "Faulty", job: driver.Job, number: int) -> None:
+    def __init__(self, executor: "Faulty", job: worker.SweepJob, number: int) -> None:
         self.executor, self.job, self.number = executor, job, number
         self.before = executor.submitted[number]
         executor.submitted[number] += 1
 
     def compute(self) -> Any:
-        return driver.compute(self.job, self.number)
+        return worker.compute(self.job, self.number)
 
     def begin(self) -> None:
         """As a worker that computes the chunk does, and leaves where it dies."""
-        place = self.job.place()
+        storage = self.job.storage()
         records = f"status/.chunks-{self.job.store}"
-        place.records = records
-        place.put(f"{records}/{self.number}.{self.job.attempt}.tried", b"")
+        storage.records = records
+        storage.put(f"{records}/{self.number}.{self.job.attempt}.tried", b"")
 
     def die(self) -> Any:
         """Over the chunk, for which an executor calls another worker."""
@@ -78,7 +78,7 @@ class Faulty(ThreadPoolExecutor):
         self.submitted: collections.Counter[int] = collections.Counter()
 
     def submit(self, function: Callable, /, *given: Any, **named: Any) -> Future:
-        if function is driver.compute:
+        if function is worker.compute:
             return super().submit(self.fault, Call(self, *given))
         return super().submit(function, *given, **named)
 
@@ -120,12 +120,12 @@ def queued(call: Call) -> Any:
 
 def lies(call: Call) -> Any:
     """Answers something else, or that a chunk is stored which is not."""
-    wrong = (None, "done", driver.Done("w", "2", 0), driver.Done("w", 2, 0))  # type: ignore
+    wrong = (None, "done", worker.Done("w", "2", 0), worker.Done("w", 2, 0))  # type: ignore
     return wrong[call.number] if call.before == 0 else call.compute()
 
 
 def failed(call: Call) -> Any:
-    return driver.Failed("a worker", f"ValueError: no luck {call.before}")
+    return worker.Failed("a worker", f"ValueError: no luck {call.before}")
 
 
 DIED = "its worker died 3 times"
@@ -136,7 +136,7 @@ FAULTS: dict[str, tuple[Fault, dict[int, str]]] = {
     "raises": (fails(3, raises(OSError("no device"))), {3: "OSError: no device"}),
     "all fail": (failed, dict.fromkeys(CHUNKS, "no luck 2")),
     "lies at first": (lies, {}),
-    "always lies": (fails(0, lambda call: driver.Done("w", 2, 0)), {0: "but it is not"}),
+    "always lies": (fails(0, lambda call: worker.Done("w", 2, 0)), {0: "but it is not"}),
     "dies over a chunk": (fails(1, Call.die), {1: DIED}),
     "dies over two": (
         lambda call: call.die() if call.number in (0, 3) else call.compute(),
@@ -217,7 +217,7 @@ def test_an_executor_that_breaks_names_the_chunks_that_were_computed(
 
 class Maker(Faulty):
     def submit(self, function: Callable, /, *given: Any, **named: Any) -> Future:
-        assert function is not driver.compute
+        assert function is not worker.compute
         return super().submit(self.fault, given[0])
 
 
@@ -299,8 +299,8 @@ def test_forked_workers_are_refused_before_they_hang(
 ) -> None:
     """As seen from a child: the driver's number is not its own."""
     monkeypatch.setattr(precision, "_PROCESS", {os.getpid() + 1})
-    found = driver.compute(driver.Job(str(tmp_path), "", None), 0)
-    assert isinstance(found, driver.Failed)
+    found = worker.compute(worker.SweepJob(str(tmp_path), "", None), 0)
+    assert isinstance(found, worker.Failed)
     assert "get_context('spawn')" in found.reason
     # One of a user, who may call anything.
     key = jax.random.key(0)
@@ -322,7 +322,7 @@ class Losing(Faulty):
     _client = SimpleNamespace(cluster=SimpleNamespace(workers={0: Nanny(), 1: Nanny()}))
 
     def submit(self, function: Callable, /, *given: Any, **named: Any) -> Future:
-        return Future() if function is driver.compute else super().submit(function, *given, **named)
+        return Future() if function is worker.compute else super().submit(function, *given, **named)
 
 
 def test_a_sweep_without_any_worker_ends(tmp_path: Path) -> None:
@@ -341,21 +341,21 @@ def test_a_worker_of_another_store_fails_and_waits(
     long each time, and up to half a minute."""
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(driver, "name", lambda: "a worker")
+    monkeypatch.setattr(worker, "worker_name", lambda: "a worker")
     sweeps.run(SWEEP, tmp_path / "s", chunk=4, tile=2)
     store = Store.open(tmp_path / "s")
-    job = driver.Job(str(tmp_path / "s"), store.fingerprint, 2, store=store.id)
-    done = driver.compute(job, 0)
-    assert done == driver.Done("a worker", 4, 0)
+    job = worker.SweepJob(str(tmp_path / "s"), store.fingerprint, 2, store=store.id)
+    done = worker.compute(job, 0)
+    assert done == worker.Done("a worker", 4, 0)
     for other, why in (
         (job._replace(digest="another"), "contains another sweep here"),
         (job._replace(store="another"), "contains another sweep here"),
-        *([(driver.Job(str(tmp_path / "nothing"), "", None), "no such sweep")] * 9),
+        *([(worker.SweepJob(str(tmp_path / "nothing"), "", None), "no such sweep")] * 9),
     ):
-        found = driver.compute(other, 0)
-        assert isinstance(found, driver.Failed)
+        found = worker.compute(other, 0)
+        assert isinstance(found, worker.Failed)
         assert why in found.reason
     assert waited == pytest.approx([min(0.1 * 2**i, 30) for i in range(11)])
-    assert driver.compute(job, 1) == driver.Done("a worker", 4, 0)
-    driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
+    assert worker.compute(job, 1) == worker.Done("a worker", 4, 0)
+    worker.compute(worker.SweepJob(str(tmp_path / "nothing"), "", None), 0)
     assert waited[-1] == 0.1

@@ -320,7 +320,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Twice:
             write(folder, name, changed)
             if i % 2:
                 store = Store.open(stores / name)
-                store.place.remove(store.chunks.file(1))
+                store.storage.remove(store.chunks.file(1))
         return before, processed(folder, stores, stores, PYTHONHASHSEED="2")
 
     def of(name: str) -> tuple[float | str, float | str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sweeps import Sweep, experiment
-from sweeps.runner.run import create
+from sweeps.runner.config import create
 from sweeps.runner.store import Layout, Variable
 from sweeps.runner.store.bucket import Bucket
 from sweeps.runner.store.store import Store

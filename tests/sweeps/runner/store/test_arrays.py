@@ -9,9 +9,9 @@ import pytest
 import zarr
 from numcodecs.zstd import Zstd
 
-from sweeps.runner.store import LARGEST, StoreError, manifest
-from sweeps.runner.store.arrays import Array, checksum, described, unpacked
-from sweeps.runner.store.place import place
+from sweeps.runner.store import MAX_FILE_SIZE, StoreError, manifest
+from sweeps.runner.store.arrays import Array, checksum, decoded_size, parse_metadata
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 
 UNKNOWN = {"bool": True, "int8": -1, "int32": -1, "uint16": 0}
@@ -27,13 +27,13 @@ def test_zarr_reads_chunks_and_what_is_not_there(kind: str, tmp_path: Path) -> N
     array = Array(("eta",), (5,), (3,), np.dtype(kind), {"units": "1"})
     (tmp_path / "zarr.json").write_text(json.dumps(array.metadata()))
     (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "1").write_bytes(array.encoded(values))
+    (tmp_path / "c" / "1").write_bytes(array.encode(values))
     found: Any = zarr.open_array(tmp_path, mode="r")
     want = np.append(np.full(3, UNKNOWN.get(kind, np.nan), kind), values)
     np.testing.assert_array_equal(found[:], want, strict=True)
     assert found.attrs.asdict() == {"units": "1"}
-    np.testing.assert_array_equal(array.decoded(array.encoded(values))[:2], values, strict=True)
-    assert described(json.loads(json.dumps(array.metadata()))) == array
+    np.testing.assert_array_equal(array.decode(array.encode(values))[:2], values, strict=True)
+    assert parse_metadata(json.loads(json.dumps(array.metadata()))) == array
 
 
 @pytest.mark.parametrize("values", [np.array(7.0), np.array(["sgd", "adam"])])
@@ -44,10 +44,10 @@ def test_zarr_reads_a_single_number_and_words(values: np.ndarray, tmp_path: Path
     (tmp_path / "zarr.json").write_text(json.dumps(about))
     file = tmp_path / "/".join(("c", *"0" * values.ndim))
     file.parent.mkdir(exist_ok=True)
-    file.write_bytes(array.encoded(values))
+    file.write_bytes(array.encode(values))
     found: Any = zarr.open_array(tmp_path, mode="r")
     np.testing.assert_array_equal(found[...], values)
-    assert described(json.loads(json.dumps(about))) == array
+    assert parse_metadata(json.loads(json.dumps(about))) == array
 
 
 def test_the_metadata_of_format_5_stay_as_they_are() -> None:
@@ -61,10 +61,10 @@ def test_the_metadata_of_format_5_stay_as_they_are() -> None:
         {"name": "crc32c"},
     ]
     for fill in ("NaN", 0, ""):
-        assert described(about | {"fill_value": fill}).shape == (5, 4)
+        assert parse_metadata(about | {"fill_value": fill}).shape == (5, 4)
     for fill in (1, "Infinity", None):
         with pytest.raises(ValueError, match="fill_value"):
-            described(about | {"fill_value": fill})
+            parse_metadata(about | {"fill_value": fill})
 
 
 @pytest.mark.parametrize(
@@ -98,23 +98,23 @@ def test_arrays_have_a_largest_size(
         about["codecs"][0]["configuration"] = {"endian": "little"}
     if not known:
         with pytest.raises((ValueError, TypeError)):
-            described(about)
+            parse_metadata(about)
         return
-    found = described(about)
+    found = parse_metadata(about)
     assert (found.shape, found.chunk, found.dtype) == (shape, chunk, np.dtype(kind))
 
 
 def test_an_array_is_read_from_all_of_its_chunks() -> None:
     values = np.arange(20, dtype="f4").reshape(5, 4)
     array = Array(("a", "b"), (5, 4), (2, 4), values.dtype)
-    files = {f"c/{i}/0": array.encoded(values[2 * i : 2 * i + 2]) for i in range(3)}
-    np.testing.assert_array_equal(array.whole(files, 32), values)
+    files = {f"c/{i}/0": array.encode(values[2 * i : 2 * i + 2]) for i in range(3)}
+    np.testing.assert_array_equal(array.assemble(files, 32), values)
     without = {key: value for key, value in files.items() if key != "c/1/0"}
     for there, most in ((files, 31), (without, 32), (files | {"c/3/0": b""}, 32)):
         with pytest.raises(ValueError, match="its size does not match its array"):
-            array.whole(there, most)
+            array.assemble(there, most)
     with pytest.raises(LookupError):
-        array.whole(without | {"c/3/0": files["c/1/0"]}, 32)
+        array.assemble(without | {"c/3/0": files["c/1/0"]}, 32)
 
 
 FRAME = b"\x28\xb5\x2f\xfd"
@@ -135,15 +135,15 @@ def test_the_size_of_a_frame_is_where_the_standard_has_it(
     size = 0x0102030405060708 % 256**length
     chunk = FRAME + head + between + size.to_bytes(length, "little")
     want = size + 256 * (width == 1) if length else None
-    assert unpacked(chunk + b"blocks") == want
+    assert decoded_size(chunk + b"blocks") == want
     if single and (width, ids) == (0, 0):
-        assert (len(chunk), unpacked(chunk), unpacked(chunk[:-1])) == (6, want, None)
-    assert unpacked(b"\x29" + chunk[1:]) is None
+        assert (len(chunk), decoded_size(chunk), decoded_size(chunk[:-1])) == (6, want, None)
+    assert decoded_size(b"\x29" + chunk[1:]) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_791, 65_792])
 def test_the_size_of_a_frame_is_what_its_writer_says(size: int) -> None:
-    assert unpacked(Zstd().encode(np.zeros(size, np.uint8))) == size
+    assert decoded_size(Zstd().encode(np.zeros(size, np.uint8))) == size
 
 
 def test_checksums_are_those_of_crc32c() -> None:
@@ -154,7 +154,7 @@ def test_checksums_are_those_of_crc32c() -> None:
 def test_files_have_a_largest_size(tmp_path: Path) -> None:
     """128 MiB, and metadata 4 MiB; a sparse file takes no place."""
     (tmp_path / "small").write_bytes(b"12345")
-    where = place(tmp_path)
+    where = as_storage(tmp_path)
     assert where.read("small", 5) == b"12345"
     sizes = (("small", 5, 4), ("large", 2**27 + 1, 2**27), ("s/zarr.json", 2**22 + 1, 2**22))
     (tmp_path / "s").mkdir()
@@ -166,7 +166,7 @@ def test_files_have_a_largest_size(tmp_path: Path) -> None:
             read = lambda: Store.open(tmp_path / "s")
         with pytest.raises(StoreError, match=f"{Path(name).name} .*far too large"):
             read()
-    assert LARGEST == 2**27
+    assert MAX_FILE_SIZE == 2**27
 
 
 def test_differences_of_configurations_name_the_field_and_both_values() -> None:
@@ -188,8 +188,8 @@ def test_differences_of_configurations_name_the_field_and_both_values() -> None:
 def test_infinite_values_of_axes_are_numbers() -> None:
     """Alone or among others; a word that is spelt like them has words around it."""
     hashed = lambda *values: manifest.fingerprint({"axes": {"length": [*values]}, "title": "any"})
-    assert manifest.spelt([8.0, np.inf]) == [8.0, "inf"]
-    assert manifest.spelt([8.0, 9.0]) == [8.0, 9.0]
+    assert manifest.json_numbers([8.0, np.inf]) == [8.0, "inf"]
+    assert manifest.json_numbers([8.0, 9.0]) == [8.0, 9.0]
     assert hashed("inf") == hashed(np.inf)
     assert hashed(8, "inf") == hashed(8.0, np.inf)
     assert len({hashed("inf"), hashed("inf", "none"), hashed(8, "inf"), hashed(8)}) == 4

@@ -17,10 +17,10 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, cli, output
-from sweeps.runner.run import create, files
-from sweeps.runner.store import RECORDS, StoreError, bucket
+from sweeps.runner.config import create, files
+from sweeps.runner.store import RECORDS, StoreError, bucket, leases
 from sweeps.runner.store.bucket import Bucket
-from sweeps.runner.store.place import place
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.store.places import (
     AXES,
@@ -46,8 +46,9 @@ def address() -> str:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only waiting moves, and no lease but those asked for is renewed."""
     found = [0.0]
-    monkeypatch.setattr(bucket, "clock", lambda: found[0])
-    monkeypatch.setattr(bucket, "pause", lambda seconds: found.append(found.pop() + seconds))
+    monkeypatch.setattr(leases, "clock", lambda: found[0])
+    for module in (bucket, leases):
+        monkeypatch.setattr(module, "pause", lambda seconds: found.append(found.pop() + seconds))
     return found
 
 
@@ -63,7 +64,7 @@ def make(address: str, values: list[float]) -> None:
     """An empty store along `values`, which its configuration and coordinate hold; the sweep may be
     one that another process has begun to make."""
     sweep = Sweep(EMPTY.run, {**AXES, "eta_y": values}, record=("loss",), times=(0, 2))
-    place(address).create(files(sweep, LAYOUT, VARIABLES))
+    as_storage(address).create(files(sweep, LAYOUT, VARIABLES))
 
 
 def inside(address: str) -> dict[str, bytes]:
@@ -153,29 +154,29 @@ def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_go
 ) -> None:
     stopped, lines = filled(address), []
     first, second = (LAYOUT.region(number) for number in range(2))
-    with stopped.place.lock(0, 1, None) as stopped.held:
+    with stopped.storage.lock(0, 1, None) as stopped.check_lock:
         worker = Store.open(address)
-        worker.held = worker.place.watch(stopped.place.fence)
+        worker.check_lock = worker.storage.watch(stopped.storage.fence)
         stopped.write(first, at(first, 0))
         later = Store.open(address)
-        with later.place.lock(0, 1, lines.append) as later.held:
-            assert bucket.SECONDS <= now[0] <= bucket.SECONDS + 3
+        with later.storage.lock(0, 1, lines.append) as later.check_lock:
+            assert leases.DURATION <= now[0] <= leases.DURATION + 3
             assert "up to 60 s" in lines[0]
             for late in (stopped, worker):
                 with pytest.raises(StoreError, match="another one writes here instead"):
                     late.write(second, at(second, 0))
             later.write(second, at(second, 0))
-    with Store.open(address).place.lock(0, 1, lines.append):
+    with Store.open(address).storage.lock(0, 1, lines.append):
         assert len(lines) == 1, "a lease that was released is waited for by nobody"
 
 
 def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
     address: str, record_waits: Callable[[], list[float]]
 ) -> None:
-    held = bucket.Lease(Bucket(address), "turn")
+    held = leases.Lease(Bucket(address), "turn")
     held.take()
     waits = record_waits()
-    with held.kept():
+    with held.keep_alive():
         pass
     assert {*waits} == {20.0}
 
@@ -200,21 +201,21 @@ def test_a_lease_is_looked_at_after_ten_seconds_and_renewed_after_thirty(
     where = Bucket(address)
     key = f"{where.path}-turn"
     writes, looks = counted(monkeypatch, "swap"), counted(monkeypatch, "look")
-    held = bucket.Lease(where, key)
+    held = leases.Lease(where, key)
     held.take()
     for now[0], number in ((30.0, 1), (30.1, 2), (60.1, 2), (60.2, 3)):
         held.check()
-        assert (len(writes), held.held) == (number, True)
+        assert (len(writes), held.version is not None) == (number, True)
     words = json.loads(where.look(key).value)["dynsim_lease"]
     assert (words["seconds"], words["token"], words["renewals"]) == (60, held.token, 2)
-    watching = bucket.Lease(where, key)
+    watching = leases.Lease(where, key)
     watching.renewed = 100.0
     looks.clear()
     for now[0], seen in ((110.0, 0), (110.1, 1), (120.1, 1), (120.2, 2)):
         watching.require(held.token)
         assert len(looks) == seen
     now[0] = 131.0
-    for found in (lease("me", 60, "another"), bucket.FREE):
+    for found in (lease("me", 60, "another"), leases.RELEASED):
         where.bucket.put(key, found)
         with pytest.raises(StoreError, match="another one writes here instead"):
             watching.require(held.token)
@@ -234,7 +235,7 @@ def test_a_lease_of_others_is_waited_for_but_not_for_ever(
     key = f"{where.path}-turn"
     where.swap(key, lease("somebody", seconds, "theirs"), None)
     looks = counted(monkeypatch, "look")
-    bucket.Lease(where, key).take(said.append)
+    leases.Lease(where, key).take(said.append)
     assert f"{longest:g} s for the lease of somebody" in said[0]
     # It looks every second, or twenty times.
     often = min(1.0, longest / 20)
@@ -242,14 +243,14 @@ def test_a_lease_of_others_is_waited_for_but_not_for_ever(
     assert len(looks) == pytest.approx(longest / often, abs=2)
     where.bucket.put(key, b"{}")
     with pytest.raises(StoreError, match="is not a lease of dynsim"):
-        bucket.Lease(where, key).take(said.append)
+        leases.Lease(where, key).take(said.append)
 
 
 def test_who_renews_is_not_waited_for(
     address: str, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = Bucket(address)
-    theirs, key = bucket.Lease(where, f"{where.path}-turn"), f"{where.path}-turn"
+    theirs, key = leases.Lease(where, f"{where.path}-turn"), f"{where.path}-turn"
     theirs.take()
 
     def pause(seconds: float) -> None:
@@ -257,9 +258,9 @@ def test_who_renews_is_not_waited_for(
         if now[0] == 3:
             theirs.renew()
 
-    monkeypatch.setattr(bucket, "pause", pause)
+    monkeypatch.setattr(leases, "pause", pause)
     with pytest.raises(StoreError, match="another process is writing here"):
-        bucket.Lease(where, key).take(lambda line: None)
+        leases.Lease(where, key).take(lambda line: None)
     assert now[0] == 3.0
     theirs.check()
 
@@ -272,11 +273,11 @@ def test_a_second_writer_of_a_bucket_raises_an_error(
     now: list[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    where, other = filled(address).place, Store.open(address).place
+    where, other = filled(address).storage, Store.open(address).storage
     # Who waits sees the lease renewed, as it is by a holder that is alive.
-    alive, take = [], bucket.Lease.take
-    monkeypatch.setattr(bucket.Lease, "take", lambda its, *more: (take(its), alive.append(its)))
-    monkeypatch.setattr(bucket, "pause", lambda _: [its.renew() for its in alive])
+    alive, take = [], leases.Lease.take
+    monkeypatch.setattr(leases.Lease, "take", lambda its, *more: (take(its), alive.append(its)))
+    monkeypatch.setattr(leases, "pause", lambda _: [its.renew() for its in alive])
     mine, theirs = where.lock(*held, None), other.lock(*asked, None)
     refused = pytest.raises(StoreError, match="another process is writing")
     with mine, refused, theirs:
@@ -307,16 +308,16 @@ def test_whether_a_store_is_there_is_asked_once_a_second(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(address)
-    asked, where = counted(monkeypatch, "look"), store.place
+    asked, where = counted(monkeypatch, "look"), store.storage
     asked.clear()
     for now, number in ((100.0, 1), (101.0, 1), (101.1, 2), (102.0, 2), (102.2, 3)):
         monkeypatch.setattr(bucket.time, "monotonic", lambda now=now: now)
-        where.own()
+        where.check_exists()
         assert len(asked) == number
     where.remove(f"{where.records}/made")
     monkeypatch.setattr(bucket.time, "monotonic", lambda: 200.0)
     with pytest.raises(StoreError, match="has been moved or removed"):
-        where.own()
+        where.check_exists()
 
 
 @pytest.mark.parametrize(
@@ -332,23 +333,23 @@ def test_a_put_that_comes_after_the_lease_has_ended_changes_nothing(
     count, put = itertools.count(1), obstore.put
     first, second = filled(address), Store.open(address)
     # Puts at the same time would renew the lease while the late one stands still.
-    monkeypatch.setattr(type(first.place), "streams", 1)
+    monkeypatch.setattr(type(first.storage), "streams", 1)
     region = LAYOUT.region(0)
     for key in first.chunks.keys(0).values() if how == "left" else ():
         # Of a third writer, without a record: put over, where it has not changed since.
-        put(first.place.bucket, f"{first.place.path}/{key}", b"left")
-    second.noted()
+        put(first.storage.bucket, f"{first.storage.path}/{key}", b"left")
+    second.register_environment()
 
     def late(bucket: Any, key: str, value: bytes, **options: Any) -> Any:
         if ".writers" not in key and ".made" not in key and next(count) == number:
             if how == "same":
                 second.write(region, at(region, 2))
             else:
-                with second.place.lock(0, 1, lambda line: None) as second.held:
+                with second.storage.lock(0, 1, lambda line: None) as second.check_lock:
                     second.write(region, at(region, 2))
         return put(bucket, key, value, **options)
 
-    with first.place.lock(0, 1, None) as first.held:
+    with first.storage.lock(0, 1, None) as first.check_lock:
         monkeypatch.setattr(obstore, "put", late)
         with contextlib.suppress(StoreError):
             first.write(region, at(region, 1))
@@ -400,7 +401,7 @@ def test_a_put_is_tried_five_times(address: str, monkeypatch: pytest.MonkeyPatch
 
     def full(*_: object, **__: object) -> None:
         puts.append(None)
-        raise where.lost[0]("y" * 401 + "\nand more")
+        raise where.conflicts[0]("y" * 401 + "\nand more")
 
     monkeypatch.setattr(obstore, "put", full)
     with pytest.raises(StoreError, match=r"cannot be reached \(y{400}\)$"):

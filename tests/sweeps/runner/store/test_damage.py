@@ -25,7 +25,7 @@ def assert_seen(counts: dict[str, int], ways: int, *told: str) -> None:
 @pytest.mark.more
 def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damage) -> None:
     assert_seen(flips(damage, 25), 3, "same")
-    records = Store.open(damage.out).place.records
+    records = Store.open(damage.out).storage.records
     some = ["zarr.json", "eta_y/zarr.json", "eta_y/c/0", "time/c/0/0", "loss/zarr.json"]
     counts = deletions(damage, [*some, f"{records}/{MARKER}"])
     assert_seen(counts, 3)

@@ -17,7 +17,7 @@ import pytest
 
 import sweeps
 from sweeps import StoreError, Sweep, cli
-from sweeps.runner.store.place import place
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.store.places import EMPTY, LAYOUT, SWEEP, at, filled
 
@@ -82,10 +82,10 @@ def test_a_second_writer_raises_an_error_whatever_the_folder_is_called(
     store = Store.open(one)
     for held, asked in (((0, 1), (0, 1)), ((0, 1), (1, 2)), ((1, 2), (0, 1)), ((1, 2), (1, 2))):
         for path in (one, link):
-            lock = store.place.lock(*held, None)
+            lock = store.storage.lock(*held, None)
             with lock, pytest.raises(StoreError, match="another process is writing"):
                 sweeps.run(SWEEP, path, process=asked)
-    with store.place.lock(0, 2, None), store.place.lock(1, 2, None):
+    with store.storage.lock(0, 2, None), store.storage.lock(1, 2, None):
         pass
     # A lock that nobody holds is only a file.
     assert [p.name for p in tmp_path.glob("*.lock")]
@@ -188,10 +188,10 @@ def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
     """`begun`: by another writer, for which nothing was promised."""
     root, out = tmp_path / "disk", "runs/of/mine"
     root.mkdir()
-    where = place(root / out)
+    where = as_storage(root / out)
     few = ("loss", "status")
     if begun:
-        filled(place(root / out), 5, names=few)
+        filled(as_storage(root / out), 5, names=few)
     where.durable, disk, committed, counts = True, Disk(root, monkeypatch), set(), set()
 
     def lost() -> None:
@@ -247,7 +247,7 @@ def test_a_writer_whose_store_is_taken_away_ends_within_a_chunk(
     out = tmp_path / "x"
     store = filled(str(out), 0)
     region = LAYOUT.region(1)
-    with store.place.lock(0, 1, None) as store.held:
+    with store.storage.lock(0, 1, None) as store.check_lock:
         if action == "moved":
             out.rename(tmp_path / "old")
         else:

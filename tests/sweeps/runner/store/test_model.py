@@ -15,9 +15,9 @@ import xarray as xr
 
 import sweeps
 from sweeps import StoreError
-from sweeps.runner.run import create
+from sweeps.runner.config import create
 from sweeps.runner.store import Layout, Variable, bucket
-from sweeps.runner.store.place import place
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.store.places import (
     EMPTY,
@@ -103,7 +103,7 @@ def test_a_kill_at_each_write_leaves_the_chunk_before_and_nothing_of_this_one(
     filled(kept.out, 1)
     first, second = Store.open(kept.out), Store.open(kept.out)
     for store in (first, second):
-        store.enter({"jax": "another"}, strict=False)
+        store.set_environment({"jax": "another"}, strict=False)
     region = LAYOUT.region(4)
     with monkeypatch.context() as during:
         written = killing(during, number)
@@ -165,8 +165,8 @@ def test_random_sequences_of_writes_kills_losses_and_damage(
 
 
 def test_of_two_writers_of_one_file_the_second_is_told(kept: Folder | InBucket) -> None:
-    where = filled(kept.out).place
-    for place_, key in ((where, f"{where.records}/first.json"), (place(None), "a")):
+    where = filled(kept.out).storage
+    for place_, key in ((where, f"{where.records}/first.json"), (as_storage(None), "a")):
         assert place_.put(key, b"1")
         assert not place_.put(key, b"2")
         assert place_.read(key) == b"1"
@@ -214,8 +214,8 @@ def test_a_record_says_what_its_chunk_took_and_where_it_was_made(kept: Folder | 
     """Whatever clocks say: the environment is that of the writer, also of one who came second."""
     filled(kept.out)
     first, second = Store.open(kept.out), Store.open(kept.out)
-    first.enter({"jax": "1", "numpy": "1"}, strict=False)
-    second.enter({"jax": "2"}, strict=False)
+    first.set_environment({"jax": "1", "numpy": "1"}, strict=False)
+    second.set_environment({"jax": "2"}, strict=False)
     for number, writer in ((5, first), (0, second), (3, first), (5, second)):
         region = LAYOUT.region(number)
         writer.write(region, at(region, 0), seconds=number + 0.5, program="p" * number)
@@ -229,23 +229,23 @@ def test_a_record_says_what_its_chunk_took_and_where_it_was_made(kept: Folder | 
     assert by == {0: "2", 3: "1", 5: "1"}
     # Whoever comes next and is strict; only what both name can differ.
     third, lines = Store.open(kept.out), []
-    third.go_on((0, 1), {"jax": "1", "python": "3"}, False, lines.append)
+    third.prepare_to_resume((0, 1), {"jax": "1", "python": "3"}, False, lines.append)
     assert len(lines) == 1
     assert "jax 2 -> 1" in lines[0]
     with pytest.raises(StoreError, match="jax 2 -> 1"):
-        third.go_on((0, 1), {"jax": "1"}, True, None)
+        third.prepare_to_resume((0, 1), {"jax": "1"}, True, None)
     for number in (1, 2, 4):
         third.write(LAYOUT.region(number), at(LAYOUT.region(number), 0))
     # Nothing is left to compute, which needs no environment.
-    Store.open(kept.out).go_on((0, 1), {"jax": "1"}, True, lines.append)
+    Store.open(kept.out).prepare_to_resume((0, 1), {"jax": "1"}, True, lines.append)
     assert len(lines) == 1
 
 
 def test_strict_writers_of_other_versions_share_no_store(kept: Folder | InBucket) -> None:
     """Whoever comes first: before, neither knows of the other."""
     first, second = filled(kept.out), Store.open(kept.out)
-    first.enter({"jax": "1"}, strict=True)
-    second.enter({"jax": "2"}, strict=True)
+    first.set_environment({"jax": "1"}, strict=True)
+    second.set_environment({"jax": "2"}, strict=True)
     chunk = LAYOUT.region(0), at(LAYOUT.region(0), 0)
     first.write(*chunk)
     with pytest.raises(StoreError, match="jax 1 -> 2"):
@@ -253,7 +253,7 @@ def test_strict_writers_of_other_versions_share_no_store(kept: Folder | InBucket
     (made,) = (key for key in kept.files() if key.startswith("status/.made/"))
     kept.put(made, None)
     with pytest.raises(StoreError, match=made):
-        Store.open(kept.out).enter({"jax": "2"}, strict=True)
+        Store.open(kept.out).set_environment({"jax": "2"}, strict=True)
 
 
 def test_the_256_latest_chunks_are_verified_before_a_sweep_goes_on(tmp_path: Path) -> None:
@@ -274,9 +274,9 @@ def test_the_256_latest_chunks_are_verified_before_a_sweep_goes_on(tmp_path: Pat
         store = Store.open(tmp_path / "s")
         if seen:
             with pytest.raises(StoreError, match=key):
-                store.go_on((0, 1), {}, False, None)
+                store.prepare_to_resume((0, 1), {}, False, None)
         else:
-            store.go_on((0, 1), {}, False, None)
+            store.prepare_to_resume((0, 1), {}, False, None)
         with pytest.raises(StoreError, match=key):
             store.verify()
         path.write_bytes(whole)
@@ -288,10 +288,10 @@ def test_a_process_of_several_recomputes_its_own_incomplete_chunks(kept: Folder 
     keys = [store.chunks.keys(n) for n in CHUNKS]
     for key, left in ((keys[1]["loss"], None), (keys[2]["turned"], b""), (keys[5]["status"], b"")):
         kept.put(key, left)
-    store.go_on((1, 2), {}, False, lines.append)
+    store.prepare_to_resume((1, 2), {}, False, lines.append)
     assert np.flatnonzero(~store.done()).tolist() == [1, 5]
     assert "3 files" in lines[0]
-    store.go_on((0, 2), {}, False, lines.append)
+    store.prepare_to_resume((0, 2), {}, False, lines.append)
     assert np.flatnonzero(~store.done()).tolist() == [1, 2, 5]
 
 
@@ -301,7 +301,7 @@ def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
     monkeypatch.chdir(tmp_path)
     filled(kept.out)
     store = Store.open(kept.out.name if isinstance(kept.out, Path) else kept.out)
-    with store.place.lock(0, 1, None):
+    with store.storage.lock(0, 1, None):
         # As in another process: an address knows no current folder.
         monkeypatch.chdir(tmp_path.parent)
         for region in map(store.layout.region, CHUNKS):

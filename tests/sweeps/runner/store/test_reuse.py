@@ -22,8 +22,8 @@ from sweeps.runner import driver
 from sweeps.runner.config import config_of
 from sweeps.runner.program.identity import Identity
 from sweeps.runner.store import CHECKPOINT
-from sweeps.runner.store.place import place
-from sweeps.runner.store.reuse import Reused, boxes
+from sweeps.runner.store.reuse import ReusableRuns, boxes
+from sweeps.runner.store.storage import as_storage
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.curves import Curve, Power, Square
 
@@ -42,7 +42,7 @@ def marked(out: Path, ruined: bool = False) -> Path:
         region = store.layout.region(number)
         inside = tuple(slice(part.stop - part.start) for part in region)
         arrays = {name: store.chunks.read(name, number)[inside] for name in store.names}
-        store.enter(store.chunks.environment(record.environment), strict=False)
+        store.set_environment(store.chunks.environment(record.environment), strict=False)
         store.chunks.remove(number)
         for name in {*arrays} - {"status", "first_bad_step", CHECKPOINT}:
             arrays[name] = 4 * arrays[name]
@@ -165,8 +165,8 @@ def test_a_run_is_found_at_its_own_value_and_at_no_other(tmp_path: Path) -> None
     """To the last bit of float64."""
     sweeps.run(swept(SMALL), tmp_path / "s", tile=4)
     rates = [0.5, 0.5 + 2**-53, 0.0, 5e-9, 0.125 * (1 + 1e-7), 0.125]
-    source = Reused(Store.open(tmp_path / "s"), swept({"seed": [1], "eta": rates}))
-    assert source.known[1].tolist() == [True, False, False, False, False, True]
+    source = ReusableRuns(Store.open(tmp_path / "s"), swept({"seed": [1], "eta": rates}))
+    assert source.available[1].tolist() == [True, False, False, False, False, True]
 
 
 def longer(steps: int, times: Any, axes: dict[str, Any], momentum: float = 0.5) -> Sweep:
@@ -322,9 +322,9 @@ def test_workers_make_the_same_sweep(tmp_path: Path) -> None:
     ):
         made.append(Sweep(experiment(system), axes, theory, times=times, root=5))
     for sweep in made:
-        job = driver.job(Identity(sweep, "cpu"), place(tmp_path / "x"), None)
+        job = driver.job_of(Identity(sweep, "cpu"), as_storage(tmp_path / "x"), None)
         config = config_of(sweep)
-        again = job.made(json.loads(json.dumps(config)))
+        again = job.rebuild(json.loads(json.dumps(config)))
         assert config_of(again) == config
         assert (again.fields, again.times) == (sweep.fields, sweep.times)
         assert (job.sweep is None) == (sweep is not made[1])

@@ -11,7 +11,7 @@ from scipy.stats import linregress, norm, t
 
 import dynsim
 import sweeps
-from sweeps.studies.optimum.best import Place, transfer
+from sweeps.studies.optimum.best import BestLocation, transfer
 from sweeps.studies.optimum.figure import Optimum
 from sweeps.systems.experiment import experiment
 
@@ -78,7 +78,7 @@ def test_a_parabola_is_found_exactly_in_any_order(pick):
     reach = np.exp(np.sqrt(np.log(1.01)))
     np.testing.assert_allclose(found["lower"], middle / reach)
     np.testing.assert_allclose(found["upper"], middle * reach)
-    assert (found["place"] == Place.INSIDE).all()
+    assert (found["place"] == BestLocation.INSIDE).all()
     np.testing.assert_array_equal(found["batch"], batch)
     assert np.isnan(found["error"]).all()
     assert found["resampled"].size == 0
@@ -91,7 +91,7 @@ def test_the_place_of_the_best_is_told():
     status = np.stack([late * 0, late * 0, late * 0, late, late * 0 + DIVERGED, missing])
     found = sweeps.best(dataset(curves, status, batch=np.arange(6)))
     kinds = ["LOWER_END", "UPPER_END", "INSIDE", "BESIDE_DIVERGED", "NONE", "NONE"]
-    assert [Place(code).name for code in found["place"].values] == kinds
+    assert [BestLocation(code).name for code in found["place"].values] == kinds
     want = [RATES[0], RATES[-1], 0.3, RATES[RATES < 0.3].max(), np.nan, np.nan]
     np.testing.assert_allclose(found["best"], want)
     for name in ("value", "error", "lower", "upper"):
@@ -163,7 +163,7 @@ def bests(rates, spread=0.0, width=1.01, batch=BATCH):
             "lower": ("batch", rates / width),
             "upper": ("batch", rates * width),
             "shape": ("batch", np.zeros(rates.size)),
-            "place": ("batch", np.full(rates.size, Place.INSIDE)),
+            "place": ("batch", np.full(rates.size, BestLocation.INSIDE)),
             "resampled": (("draw", "batch"), draws if spread else draws[:0]),
         },
         {"batch": batch},
@@ -254,11 +254,11 @@ def test_with_one_seed_the_error_is_that_of_the_residuals_and_there_is_no_verdic
 def test_bounds_and_infinite_values_are_left_out_of_the_fit():
     batch = np.r_[BATCH, np.inf]
     found = bests(np.r_[BATCH[:-1] ** 0.5, 7.0, 3.0], batch=batch)
-    found["place"][5] = Place.UPPER_END
+    found["place"][5] = BestLocation.UPPER_END
     law = sweeps.transfer(found, "batch")
     assert float(law["exponent"]) == pytest.approx(0.5)
     assert int(law["points"]) == 5
-    found["place"][2:] = Place.NONE
+    found["place"][2:] = BestLocation.NONE
     found["best"][2:] = np.nan
     assert np.isnan(float(sweeps.transfer(found, "batch")["exponent"]))
 

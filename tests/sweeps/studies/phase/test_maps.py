@@ -156,7 +156,7 @@ def test_intervals_are_those_of_clopper_and_pearson():
     k, n = np.array([0, 1, 4, 7, 8]), np.full(5, 8)
     low, high = counts.interval(k / n, n)
     for i, count in enumerate(k.tolist()):
-        want = binomtest(count, 8).proportion_ci(1 - 2 * counts.TAIL, "exact")
+        want = binomtest(count, 8).proportion_ci(1 - 2 * counts.TAIL_PROBABILITY, "exact")
         assert (low[i], high[i]) == pytest.approx((want.low, want.high), rel=1e-9)
     # A point without seeds is as uncertain as those with the fewest.
     assert counts.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2

@@ -24,7 +24,7 @@ def store(path, **named):
 
 def records(checkpoint, *pattern, **options):
     matrices, _ = Spectrum(checkpoint, pattern or ("*",), **options).matrices()
-    return {each.name: singular.decomposed(each) for each in matrices}
+    return {each.name: singular.decompose(each) for each in matrices}
 
 
 def sigma(matrix):
@@ -65,7 +65,7 @@ def test_numbers_of_matrices_in_closed_form(tmp_path):
 def test_the_null_is_a_random_matrix(m, n):
     draw = RNG.normal(size=(m, n))
     values, norm = sigma(draw), float(np.linalg.norm(draw))
-    expected, edge = singular.null(norm, m, n), singular.edge(norm, m, n)
+    expected, edge = singular.null(norm, m, n), singular.bulk_edge(norm, m, n)
     assert np.abs(expected - values).max() < 0.05 * values[0]
     assert values[0] == pytest.approx(edge, rel=0.06)
     s = norm / np.sqrt(m * n)
@@ -73,10 +73,10 @@ def test_the_null_is_a_random_matrix(m, n):
     # Page's entropy of a random state, ln r - r / (2 max), for large matrices.
     r, most = min(m, n), max(m, n)
     page = r * np.exp(-r / (2 * most))
-    assert singular.summary(expected)["effective_rank"] == pytest.approx(page, rel=2e-3)
+    assert singular.summarise(expected)["effective_rank"] == pytest.approx(page, rel=2e-3)
     planted = np.linalg.qr(RNG.normal(size=(m, 3)))[0] @ np.linalg.qr(RNG.normal(size=(n, 3)))[0].T
     spiked = sigma(draw + 3 * edge * planted)
-    assert (spiked > singular.edge(float(np.linalg.norm(spiked)), m, n)).sum() == 3
+    assert (spiked > singular.bulk_edge(float(np.linalg.norm(spiked)), m, n)).sum() == 3
 
 
 def test_zero_thin_and_broken_matrices_have_a_status(tmp_path):
