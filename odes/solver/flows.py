@@ -90,7 +90,7 @@ def checked_flow(optimizer: Rule, flow: str | None = None) -> str:
     known = flows_of(optimizer)
     flow = next(iter(known)) if flow is None else flow
     # First whether any rule has it, then whether this rule has: a typo is not the rule's fault.
-    checks.choice("flow", flow, tuple(dict.fromkeys(known.name for known in (*FLOWS, OWN_FLOW))))
+    checks.choice("flow", flow, tuple(dict.fromkeys(one.name for one in (*FLOWS, OWN_FLOW))))
     if flow not in known:
         raise ValueError(
             f"flow = {flow!r}: does not describe optimizer = {optimizer.name}; must be one of "
