@@ -137,8 +137,9 @@ def power(sizes: Sizes, values: OfSizes, seeds: int, level: float = TWO_ERRORS) 
     # The slope of each row is a weighted sum of its logarithms.
     apart = x - x.mean()
     spread = student(seeds - 1, level) * error(y @ apart / (apart @ apart), seeds)
-    # Two points have no residuals; without an error over the seeds there is none.
-    uncertain = np.maximum(max(line.stderr, LEAST_ERROR), spread)
+    # Two points have no residuals, whose error is 0 or NaN depending on SciPy's version; without an
+    # error over the seeds there is none.
+    uncertain = np.maximum(np.fmax(line.stderr, LEAST_ERROR), spread)
     return Power(Estimate(line.slope, uncertain), float(np.exp(line.intercept)))
 
 
