@@ -68,10 +68,10 @@ def test_figure_7_has_the_maps_of_the_first_seed_and_curves_of_all():
     (line,) = (line for line in below.axes[0].get_lines() if "uniform" in line.get_label())
     np.testing.assert_allclose(line.get_ydata(), uniform, rtol=1e-6)
     assert "in 2 steps" in below.axes[2].get_title()
-    end = {name: data["layers-2"][name].values[1:, :, 1].mean(0) for name in ("layer_entropy",)}
+    entropy = data["layers-2"].layer_entropy.values[1:, :, 1].mean(0)
     report = picture.report["2"][1]
-    assert report["entropy_start"] == pytest.approx(end["layer_entropy"][0])
-    assert report["entropy_share"] == pytest.approx(end["layer_entropy"][-1] / uniform, rel=1e-6)
+    assert report["entropy_start"] == pytest.approx(entropy[0])
+    assert report["entropy_share"] == pytest.approx(entropy[-1] / uniform, rel=1e-6)
     change = data["layers-2"].layer_change.values[1:, :, 1].mean(0)
     assert report["change_share"] == pytest.approx(change[-1] / change[10])
     assert f"2 layer(s), layer 2: entropy_start {report['entropy_start']:.3g}" in picture.text
@@ -222,7 +222,6 @@ def test_finite_size_trains_at_the_rates_of_each_rule():
     assert {n: list(each) for n, each in only.by_rate().items()} == {"adam": [0.5]}
 
 
-@pytest.mark.more
 def test_snap_tells_times_and_ends_of_each_rate():
     config = Snap(rates=2, seeds=3, steps=20)
     picture = config.draw({n: made.falling(each) for n, each in config.sweeps().items()})
