@@ -60,6 +60,7 @@ def test_errors_are_distances_over_how_far_descent_went(tmp_path, monkeypatch):
         return Trajectory(jnp.arange(11), values, None, jnp.int32(status), jnp.int32(-1), "")
 
     def runs(self, width, scale, seed):
+        assert jax.config.jax_enable_x64
         factors = moved(2 * scale, Status.SOLVER_FAILED * (scale == 4))
         return moved(1.0 + seed), {"plain": moved(scale), "factors": factors}
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 import dynsim
 import sweeps
 from dynsim import Status
-from sweeps import Experiment, StoreError, Sweep, cli
+from sweeps import Experiment, StoreError, Sweep, cli, output
 from sweeps.language.describe import called
 from sweeps.runner import agreement, driver
 from sweeps.runner.program.identity import Identity
@@ -129,6 +129,17 @@ def test_the_same_numbers_by_other_code_decide_nothing(
     monkeypatch.setattr(Net, "loss", lambda *given: jnp.minimum(loss(*given), 1e30))
     with pytest.raises(StoreError, match="computed by different code"):
         sweeps.run(swept(), stored)
+
+
+def test_a_strict_driver_may_have_another_device_than_the_workers(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = output.environment()
+    monkeypatch.setattr(output, "environment", lambda: here | {"device": "gpu: another"})
+    before = sweeps.open(stored).load()
+    with ThreadPoolExecutor(1) as executor:
+        found = sweeps.run(swept(), stored, executor=executor, strict=True)
+    assert found.load().identical(before)
 
 
 @pytest.mark.more
