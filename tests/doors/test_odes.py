@@ -21,7 +21,7 @@ from odes.qkv import FACTORS
 from odes.qkv import FACTORS_FINITE as FACTORS_OF_LENGTH
 from odes.solver.flows import checked_flow
 from odes.sparse_attention import finite_batch, linear_escape_time
-from odes.two_stage import ReducedState, solve_sde
+from odes.two_stage import ReducedState, solve_sde, solve_seed
 from odes.yz import eq10, fixed_attention, population, spread, theorem4
 from tests.doors import refuses
 
@@ -403,7 +403,10 @@ OF_OTHERS: Rows = [
     (lambda: stages(start=NEGATIVE), ("start.v_e", "-1.0")),
     (lambda: stages(optimizer=ANNEALED.build()), ("tau_0", "None")),
     (lambda: stages(task=dynsim.Prompts(core="fixed")), ("core", "fixed", "fresh")),
-    (lambda: solve_sde(PROMPTS, ANNEALED, [1.0], KEY, num_steps=1), ("num_steps", "1", ">= 2")),
+    *(
+        (lambda f=f: f(PROMPTS, ANNEALED, [1.0], KEY, num_steps=1), ("num_steps", "1", ">= 2"))
+        for f in (solve_sde, solve_seed)
+    ),
 ]
 
 TRACED: Rows = [

@@ -115,6 +115,13 @@ def test_the_figure_is_drawn_from_its_sweeps(monkeypatch):
         assert line.get_label() == f"training, token {token}"
         assert line.get_ydata()[-1] == last[token]
     assert len(picture.figure.axes[4].lines) == 3 * 2
+    for activation in figure.ACTIVATIONS:
+        for T, each in data[f"entropy/{activation}"].groupby("temperature"):
+            drift, z = (
+                (each[n][:, :, -1] - each[n][:, :, 0]).values for n in ("conserved", "logits")
+            )
+            error = 100 * np.sqrt(np.mean(drift**2) / np.mean((T * z.sum(2)) ** 2))
+            assert f"{activation}, T = {T:g}: off by {error:.1f} %;" in picture.text
 
 
 def test_the_map_of_errors_is_drawn():

@@ -12,6 +12,7 @@ import xarray as xr
 import sweeps
 from dynsim import Status
 from papers.scan_and_snap import finite_length, noise
+from papers.scan_and_snap.figure6 import Figure6
 from papers.scan_and_snap.figure7 import Figure7
 from papers.scan_and_snap.finite_size import FiniteSize
 from papers.scan_and_snap.recall import Figure11
@@ -24,6 +25,23 @@ from tests.papers import made
 def closed():
     yield
     plt.close("all")
+
+
+def test_figure_6_has_means_and_deviations_of_the_seeds_on_one_scale():
+    data = {name: each.isel(time=-1) for name, each in made.results(Figure6()).items()}
+    picture = Figure6().draw(data)
+    mean, std = (getattr(data["simulation"].entropy, n)("seed") for n in ("mean", "std"))
+    for column, ax in enumerate(picture.figure.axes):
+        assert ax.get_shared_y_axes().joined(ax, picture.figure.axes[0])
+        for row, (line, _, (bars,)) in enumerate(ax.containers):
+            np.testing.assert_allclose([*map(float, line.get_ydata())], mean[column, row])
+            length = np.ptp([part[:, 1] for part in bars.get_segments()], axis=1) / 2
+            # Of ten seeds, with the one degree of freedom that the mean takes.
+            np.testing.assert_allclose(length, std[column, row] * (10 / 9) ** 0.5)
+    theory = data["spread"].entropy + data["spread"].entropy_drift
+    apart = abs((theory - data["simulation"].entropy).mean("seed"))
+    first = f"median deviation {apart.median():.4f} nat, largest {apart.max():.4f}"
+    assert first in picture.text.splitlines()[0]
 
 
 def test_figure_7_has_the_maps_of_the_first_seed_and_curves_of_all():

@@ -88,6 +88,27 @@ def test_arrays_are_those_of_the_runs_and_cells_are_cut_where_their_corners_diff
     np.testing.assert_allclose(found["dimension"], want, rtol=1e-9, atol=1e-12)
 
 
+def test_runs_are_counted_on_their_side_of_a_line(tmp_path, monkeypatch, capsys):
+    """Beyond a relative loss of 2 no run trained; of those below, only the ones below 1."""
+    monkeypatch.setattr(sweeps, "run", Stored)
+
+    def edges(run, axes, out):
+        y, z = np.meshgrid(axes["eta_y"], axes["eta_z"], indexing="ij")
+        assert [*axes] == ["eta_z", "eta_y"]
+        loss = relative(y, z)
+        right.append(100 * (1 - np.mean((loss > 1) & (loss < 2))))
+        values = xr.DataArray(loss - 2, {"eta_y": axes["eta_y"], "eta_z": axes["eta_z"]})
+        return [sweeps.diagrams.Line("loss", "loss of 2", values, ("k", "-", 1.0))]
+
+    right = []
+    monkeypatch.setattr(sweeps.diagrams, "edges", edges)
+    run = sweeps.experiment(**Trainability.RUN, seed=3)
+    rates = (0.1, 10.0), (1.0, 1e6)
+    Trainability(run, "descent", *rates, levels=3, edge=True, out=tmp_path).save()
+    assert 0 < right[0] < 100
+    assert f"line loss: {right[0]:.1f} % of the coarse grid" in capsys.readouterr().out
+
+
 def test_where_everything_trains_there_is_no_boundary(tmp_path, capsys):
     """From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
     its start ln M whatever the rates are."""

@@ -219,6 +219,13 @@ def test_a_network_has_the_eigenvalues_of_the_hessian_of_the_next_batch(width: i
         np.testing.assert_allclose(found["sharpness_3"][i], want[2], rtol=RTOL)
 
 
+def test_the_largest_number_of_eigenvalues_is_allowed() -> None:
+    # LOBPCG needs more than five times as many weights as eigenvalues and one more.
+    for n, most in ((201, 39), (300, 58)):
+        vectors = sharpness.starting_vectors(jnp.zeros(n), {"sharpness": most})
+        assert vectors["sharpness"].shape == (n, most)
+
+
 @pytest.mark.more
 def test_runs_of_a_batch_have_the_sharpness_that_they_have_alone() -> None:
     """Also beside one that diverges, whose sharpness is not a number at its end."""
