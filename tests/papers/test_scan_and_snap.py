@@ -109,9 +109,11 @@ def test_figure_3_has_the_bounds_of_theorem_3():
 
 
 def test_figure_8_shows_lemma_7():
-    arrays = Figure8().draw({}).arrays
+    figure, arrays, *_ = Figure8().draw({})
     published = {50: (0.1, 0.2, 0.5, 1, 2), 1000: (0.2, 0.5, 1, 2, 4)}
-    for M, rates in published.items():
+    for (M, rates), above, below in zip(
+        published.items(), *np.reshape(figure.axes, (2, 2)), strict=True
+    ):
         found = arrays[f"M{M}"]
         np.testing.assert_array_equal(found["eta_y"], rates)
         # Lemma 5 in plain Python.
@@ -123,6 +125,13 @@ def test_figure_8_shows_lemma_7():
         apart = h_star - found["h"]
         assert (apart > -1e-15).all()
         assert (apart <= 2 * np.array(rates)[:, None] / M).all()
+        for i, eta in enumerate(rates):
+            flow, dots, share = (
+                line.get_ydata() for line in (*above.lines[2 * i :][:2], below.lines[i])
+            )
+            np.testing.assert_allclose(flow, M * found["h"][i])
+            np.testing.assert_allclose(dots, M * h_star[i], rtol=1e-12)
+            np.testing.assert_allclose(share, apart[i] * M / (2 * eta), atol=1e-12)
 
 
 def test_figure_9_has_one_height_at_the_transition():

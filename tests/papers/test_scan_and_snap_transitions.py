@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import colors
 from scipy import optimize
 
 import dynsim
@@ -17,7 +18,7 @@ from odes import predictions
 from papers.scan_and_snap import controls, families, peaks, snap, word_panels, words
 from papers.scan_and_snap.collapse import Collapse
 from papers.scan_and_snap.snap import Snap
-from sweeps import cli
+from sweeps import cli, drawing
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -271,6 +272,11 @@ def test_without_eq_10_the_other_criteria_are_drawn():
     assert labels == [[r"\$x", "b"], [r"\$x", "b"], ["c", "b"]]
     widths = [bar.get_width() for bar in panels[2].patches]
     np.testing.assert_allclose(widths, found.z[-1, 2, [2, 1]])
+    for n, panel in enumerate(panels):
+        right = np.sign(found.z) == found.signs["flow-start"]
+        for bar, token in zip(panel.patches, np.argsort(-np.array(probs[n]))[:2], strict=True):
+            colour = drawing.colour(int(not right[-1, n, token]))
+            assert colors.same_color(bar.get_facecolor(), colour)
     # A row for each rule that speaks, and one for the more frequent sign.
     spoken = [score.right for score in found.scores.values() if score.spoken]
     np.testing.assert_array_equal(strip.collections[0].get_array()[:-1], spoken)

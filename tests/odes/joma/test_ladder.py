@@ -108,6 +108,13 @@ def check_equation_2_and_theorem_1(shape):
     if shape.attention == "softmax":
         # Theorem 1 is no more than approximate, and here not even that.
         assert np.linalg.norm(theory["logits"][-1, 0] - want[10:]) > 0.1
+        grown = np.asarray(theory.params.Y.V) ** 2 - init.Y.V**2
+        # b_0, attention at the start, and z by Theorem 1 from the weights V of its own flow.
+        attended = np.asarray(TASK.probs) * np.exp(init.Z / temperature)
+        mean = np.asarray(TASK.prior) @ (attended / attended.sum(1, keepdims=True))
+        moved = (grown - grown.sum(1, keepdims=True) * mean).sum(0)
+        of_V = init.Z[0] + rates[1] / rates[0] / (2 * temperature) * moved
+        np.testing.assert_allclose(theory["logits"][-1, 0], of_V, rtol=1e-6)
     else:
         np.testing.assert_allclose(theory["logits"][-1, 0], want[10:], atol=1e-6)
         np.testing.assert_allclose(theory.params.Y.V.ravel(), want[:8], atol=1e-6)
