@@ -119,6 +119,17 @@ def test_spectral_claims_are_about_the_largest_directions():
     assert [claim.measured for claim in found] == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_spectral_claims_hold_where_p_is_learned_first_and_q_after_it(learned):
+    """K1 is at chance without W's direction and K2 without V's, or neither."""
+    chance, none, auc = (np.log(2), 0.0, 1.0) if learned else (0.0, 0.3, 0.5)
+    kept = {"K1": [np.log(2), chance, 0.1 + none], "auc_Q": [0.5, auc, auc]}
+    dropped = {"K1": [chance, chance + none], "K2": [0, chance], "auc_Q": [0, 1.5 - auc]}
+    curves = lambda top: [RankCurves(np.ones(2), np.array([top, 1 - top]), kept, dropped)] * 2
+    found = claims.directions(curves(1 - learned), curves(int(learned)))
+    assert [claim.holds for claim in found] == [learned] * 10
+
+
 @pytest.mark.more
 def test_truncations_are_those_of_the_signal_of_each_run_at_its_time():
     task, weights = Prompts(3, 5), np.random.default_rng(0).normal(size=(2, 2, 3, 3, 3))
