@@ -180,6 +180,13 @@ def recorded(state):
     return {name: of(snapshot) for name, of in field.OBSERVABLES.items()}, squares
 
 
+def test_scores_of_tokens_vary_as_their_margins_where_w_has_no_noise():
+    """Margins gamma0 + s1 |g| have the variance s1^2 (1 - 2/pi)."""
+    P, _ = loss.outputs(ReducedState(0.8, 0.6, 0.03, 0.0, 0.04, 0.015, 0.01), COUPLED, True, RULE)
+    ratio = 1.1 * math.sqrt(1 - 2 / math.pi) / (0.8 + 1.1 * math.sqrt(2 / math.pi))
+    np.testing.assert_allclose(P.s, ratio * np.abs(P.m), rtol=1e-6)
+
+
 def test_observables_are_those_of_the_equations():
     found, squares = recorded(ReducedState(*NUMBERS))
     K1, pos, neg = (each.mean_of(np.logaddexp) for each in (ON_P, POS, NEG))
