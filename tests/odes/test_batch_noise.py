@@ -313,6 +313,11 @@ def test_the_next_order_has_the_error_of_its_draws():
     np.testing.assert_allclose(found.mean_error["loss"], error, rtol=0.3)
     # Of the variance of an exponential distribution, with a kurtosis of 9.
     np.testing.assert_allclose(found.std_error["loss"], v * np.sqrt(8 / draws) / 2, rtol=0.6)
+    # The variance of four draws has three degrees of freedom: without bias, on average.
+    few = {"draws": 4, "record": "loss", "dtype": "float32"}
+    of_few = jax.jit(jax.vmap(lambda key: solve(problem, dynsim.sgd(eta), [steps], key=key, **few)))
+    errors = of_few(jax.random.split(KEY, 1000)).mean_error["loss"]
+    np.testing.assert_allclose(np.mean(errors**2), v**2 / 4, rtol=4 * (8 / 4 / 1000) ** 0.5)
 
 
 def test_descent_that_diverges_has_the_status_of_training():
