@@ -138,6 +138,12 @@ def test_the_figure_reports_exponents_of_the_flow(monkeypatch):
             flow["loss"] = 1 - flow.time / (5 * T**0.7 * d**0.4) + 0 * flow.loss
     picture = figure.draw(data)
     assert len(picture.figure.axes) == 3
+    # The root law at d = 64, for lengths with one copy and for copies at T = 256.
+    rows = [line.split() for line in picture.text.split("\n")]
+    law = {int(each[0]): float(each[-1]) for each in rows if each[0].isdigit()}
+    want = {T: T * (32 * math.pi) ** 0.5 for T in (256, 512, 1024, 2048, 4096)}
+    want |= {B: 256 * (32 * math.pi / B) ** 0.5 for B in (1, 2, 4, 8)}
+    assert law == pytest.approx(want, rel=1e-4)
     row = next(line.split() for line in picture.text.split("\n") if line.startswith("momentum"))
     assert [float(row[i]) for i in (-3, -2)] == pytest.approx([0.7, 0.4], abs=1e-4)
 

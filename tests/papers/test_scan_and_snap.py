@@ -194,6 +194,11 @@ def test_trends_are_compared_at_equal_rate_times_steps():
     assert picture.report["eta_time"] == 100
     assert picture.report["equal eta-time"]["slope"] == pytest.approx(-0.1)
     np.testing.assert_allclose(picture.report["final_entropy"], entropy[..., -1])
+    # The regression on the rate of 3 - eta^2 / 10.
+    rates = entropy.eta.values
+    line = np.polyval(np.polyfit(rates, 3 - rates**2 / 10, 1), rates)
+    (fit,) = (each for each in picture.figure.axes[0].lines if each.get_linestyle() == "--")
+    np.testing.assert_allclose(fit.get_ydata(), line)
 
 
 def test_measures_of_sparse_and_frozen():

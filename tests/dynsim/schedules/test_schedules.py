@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy import optimize
 
 from dynsim import schedules
 from dynsim.schedules import Schedule, as_schedule, proportional
@@ -145,6 +146,15 @@ def test_a_long_decay_needs_few_stops_and_a_short_one_stops_at_each_step() -> No
         assert np.isfinite(np.asarray(rough)).sum() == 999
         flat = np.asarray(schedules.constant(1.0, warmup=2).table(50).jumps())
         assert flat[flat < np.inf].tolist() == [1, 2]
+
+
+def test_stops_of_an_exponential_decay_are_evenly_spaced() -> None:
+    """Where the rate has left its tangent by 5 % of itself, 0.95 e^-x = 1 - x, whatever it is."""
+    with jax.enable_x64(True):
+        stops = np.asarray(as_schedule("eta", lambda k: jnp.exp(-k / 1000)).table(7000).jumps())
+    gap = 1000 * optimize.brentq(lambda x: 0.95 * np.exp(-x) - 1 + x, 0.1, 1)
+    # Stops are whole steps, and the tangent is that of a step.
+    np.testing.assert_allclose(np.diff(stops[stops < 7000]), gap, atol=2)
 
 
 def test_all_numbers_are_traced() -> None:
