@@ -76,7 +76,7 @@ def test_a_rank_takes_the_logarithm_of_the_start(k):
 
 
 def test_weights_are_counted_whatever_axes_the_numbers_have():
-    for u0 in (0.1, np.geomspace(0.01, 0.1, 3)[:, None]):
+    for u0 in (0.1, np.array([0.1]), np.geomspace(0.01, 0.1, 3)[:, None]):
         assert size_of(saxe.DeepLinear(u0=u0)) == 2 * 4 * 4
 
 
