@@ -6,6 +6,7 @@ not known; shapes are always checked.
 
 import contextlib
 import difflib
+import functools
 import logging
 import math
 import os
@@ -14,9 +15,9 @@ import reprlib
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -51,6 +52,10 @@ OTHERS = {
     "optimistix",
 }
 """Packages whose code is never the user's."""
+Result = TypeVar("Result")
+MAX_REMEMBERED = 64
+_WITHOUT_ARRAYS: set[tuple[Any, ...]] = set()
+"""Functions of users, with their arguments, that read no NumPy array from outside."""
 
 
 def is_traced(tree: Any) -> bool:
@@ -92,6 +97,47 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
         ) from error
 
 
+def call_of_user(
+    owner: Any, function: Callable[..., Result], *arguments: Any, **options: Any
+) -> Result:
+    """Call a function that the user wrote, unless the `owner`, its class or itself, is dynsim's.
+    If it is traced, the NumPy arrays that it reads from outside are copied.
+
+    JAX converts such an array once, to the precision of that moment, and uses the result as long
+    as any program holds it. Training in float32 after a theory in float64 would get float64
+    numbers, and the other way round. Programs therefore hold copies.
+    """
+    if not is_traced(arguments) or _top(getattr(owner, "__module__", None)) in OURS:
+        return function(*arguments, **options)
+    leaves, structure = jax.tree.flatten((function, arguments, options))
+    signature = structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
+    if signature in _WITHOUT_ARRAYS:
+        return function(*arguments, **options)
+    returned = []
+
+    # Equinox does not trace a plain function, which may have constants too.
+    def called(*arguments: Any) -> Result:
+        returned.append(function(*arguments, **options))
+        return returned[-1]
+
+    converted = eqx.filter_closure_convert(called, *arguments)
+    if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(converted)):
+        copied = lambda x: jnp.asarray(np.array(x)) if isinstance(x, np.ndarray) else x  # noqa: E731
+        result = jax.tree.map(copied, converted)(*arguments)
+        # What the user returns as it is, JAX has not converted: checks see all of its bits.
+        is_own = lambda x: isinstance(x, np.ndarray | np.generic)  # noqa: E731
+        return jax.tree.map(lambda own, new: own if is_own(own) else new, returned[0], result)
+    if len(_WITHOUT_ARRAYS) >= MAX_REMEMBERED:
+        _WITHOUT_ARRAYS.clear()
+    _WITHOUT_ARRAYS.add(signature)
+    return function(*arguments, **options)
+
+
+def of_user(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a function that calls a user's `function` by `call_of_user`."""
+    return functools.partial(call_of_user, function, function)
+
+
 @contextlib.contextmanager
 def callbacks_of_user() -> Iterator[None]:
     """Raise the error of a Python callback in a program as a `ValueError` with the user's line. JAX
@@ -120,7 +166,11 @@ def callbacks_of_user() -> Iterator[None]:
 
 
 def _package(frame: FrameType) -> str:
-    return frame.f_globals.get("__name__", "").partition(".")[0]
+    return _top(frame.f_globals.get("__name__"))
+
+
+def _top(module: str | None) -> str:
+    return (module or "").partition(".")[0]
 
 
 def line_of_user(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Rule, Trajectory
+from dynsim import Problem, Rule, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.build import built
 from dynsim.problem.observables import usual
@@ -135,7 +135,7 @@ def computed(
         >>> describes_all = lambda training: None
         >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, describes_all)
     """
-    default_tolerances = tolerances
+    default_tolerances, solver = tolerances, checks.of_user(solver)
 
     def solve(
         problem: Problem,
@@ -236,7 +236,7 @@ def closed_form(
         >>> odes.closed_form("decay", "exponential decay", "quadratic loss", decay, needs=("key",))
     """
 
-    refused = dict(refused or {})
+    refused, formula = dict(refused or {}), checks.of_user(formula)
 
     def solver(
         training: Training, start: PyTree, times: Float[Array, " S"], *, record: Record

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
-from dynsim import Problem, Trajectory
+from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem import sharpness
 from dynsim.problem.build import built
@@ -160,6 +160,7 @@ def _solve(
         gradient = gradient_of(parts, rest)
     else:
         groups, weights = None, parts.combine(parts.params) if reduction.from_weights else None
+        reduction = Reduction(*map(checks.of_user, reduction[:3]), reduction.from_weights)
         start = reduction.start(problem, weights, dtype)
         gradient = lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state)  # noqa: E731
 

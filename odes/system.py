@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from dynsim import Problem, Trajectory
+from dynsim import Problem, Trajectory, checks
 from dynsim.training.recording import Record
 from odes.general import computed, no_sgd, predicted, rows
 from odes.solver.integrate import Solver, StepTime, integrate, judge
@@ -97,6 +97,8 @@ def system(
     if discrete and (solver or tolerances):
         raise ValueError("discrete = True: a map has no solver and no tolerances")
     refused = dict(refused or {})
+    field, start, observe = map(checks.of_user, (field, start, observe))
+    stop = stop and checks.of_user(stop)
 
     def why_not(training: Training) -> str | None:
         reason = None if any_rule else no_sgd(training.rule, momentum="none")

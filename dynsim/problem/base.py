@@ -231,7 +231,7 @@ def call_user(problem: Any, method: str, *arguments: Any) -> Any:
     """Call a method of the problem; a `ValueError` names the method and its arguments and shows the
     line of user code in which it fails."""
     with checks.code_of_user(f"{type(problem).__name__}.{method}", *arguments):
-        return getattr(problem, method)(*arguments)
+        return checks.call_of_user(type(problem), getattr(problem, method), *arguments)
 
 
 def examples(problem: Problem, key: PRNGKeyArray, batch: int) -> PyTree:

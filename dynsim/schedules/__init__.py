@@ -88,7 +88,7 @@ class OfStep(Schedule):
     def after_warmup(self) -> tuple[Piece, ...]:
         def rate(k: Array) -> AnyArray:
             with checks.code_of_user("eta", k):
-                rate = self.function(k)
+                rate = checks.call_of_user(self.function, self.function, k)
             if not eqx.is_array_like(rate) or jnp.shape(rate) != ():
                 shown = eqx.tree_pformat(rate)
                 raise ValueError(f"eta: must return the rate of a step, returned {shown}")

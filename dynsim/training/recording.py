@@ -223,7 +223,7 @@ def evaluate_observable(name: str, function: Observable, snapshot: tuple[Any, ..
         # No signature is available, for instance for a function in C.
         pass
     with checks.code_of_user(f"record = {name!r}", *snapshot[1:]):
-        value = function(*snapshot)
+        value = checks.call_of_user(function, function, *snapshot)
     if not eqx.is_array_like(value):
         shown = repr(value) if isinstance(value, str | None) else f"a {type(value).__name__}"
         raise ValueError(f"record = {name!r}: must return an array or a number, returned {shown}")

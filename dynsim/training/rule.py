@@ -18,7 +18,7 @@ import abc
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -261,7 +261,11 @@ class Rule(UpdateRule):
                 raise ValueError(
                     f"{where}: must return an optax transformation, returned {direction!r}"
                 )
-            return direction.init(params)
+            return checks.call_of_user(self._owner(), _initial, self, params)
+
+    def _owner(self) -> Any:
+        """Return whose code the transformation is, for `checks.call_of_user`."""
+        return type(self)
 
     def update(
         self,
@@ -294,7 +298,9 @@ class Rule(UpdateRule):
             gradient = self.decayed(gradient, params, groups)
         where = f"{type(self).__name__}.direction"
         with checks.code_of_user(where, gradient, memory, params):
-            direction, after = self.direction().update(gradient, memory, params)
+            direction, after = checks.call_of_user(
+                self._owner(), _updated, self, gradient, memory, params
+            )
         # A loop carries both, so a change of structure would fail deep inside JAX.
         _check_alike(f"{where}: must return an update like the gradient", direction, gradient)
         _check_alike(f"{where}: must return a state like the one before", after, memory)
@@ -362,6 +368,14 @@ def _check_alike(where: str, tree: PyTree, like: PyTree) -> None:
     if not same:
         returned, expected = (eqx.tree_pformat(each, width=sys.maxsize) for each in (tree, like))
         raise ValueError(f"{where}, {expected}; returned {returned}")
+
+
+def _initial(rule: Rule, params: PyTree) -> PyTree:
+    return rule.direction().init(params)
+
+
+def _updated(rule: Rule, gradient: PyTree, memory: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+    return rule.direction().update(gradient, memory, params)
 
 
 def _map_groups(

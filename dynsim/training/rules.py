@@ -251,6 +251,9 @@ class OptaxRule(Rule):
 
         return optax.GradientTransformation(init, update)
 
+    def _owner(self) -> Any:
+        return self.make
+
     @contextlib.contextmanager
     def _explain_errors(self) -> Iterator[None]:
         name = getattr(self.make, "__name__", self.make)

@@ -43,7 +43,8 @@ def _of_rule(
 
     def field(t: Array, state: PyTree, args: PyTree) -> PyTree:
         (params, averages), (task, driven) = state, args
-        direction, change = driven.rule.flow(gradient(task, params), averages, t)
+        slope, rule = gradient(task, params), driven.rule
+        direction, change = checks.call_of_user(type(rule), rule.flow, slope, averages, t)
         return driven.descend(direction, t, params), change
 
     state = initial, driven.rule.averages(initial)

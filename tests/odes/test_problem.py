@@ -364,3 +364,57 @@ def test_training_records_the_sum_of_a_function():
         record="eta_time",
     )
     np.testing.assert_allclose(run["eta_time"], [0, 0.5, 1], rtol=1e-6)
+
+
+SLOPES, FROM = np.array([1.0, 0.3]), np.array([0.5, 1.25])
+
+
+def measured(weights):
+    return {"first": jnp.sum(SLOPES * weights)}
+
+
+def computed(training, start, times, *, record):
+    zero, at = jnp.zeros((), int), lambda t: measured(start * jnp.exp(-t / 10 * SLOPES))
+    return dynsim.Trajectory(times, jax.vmap(at)(times), None, zero, zero - 1)
+
+
+class ReadsArrays(dynsim.Problem):
+    """A bowl, and its flow by each way to make a theory, which read NumPy arrays of 64 bits."""
+
+    def init(self, key):
+        return jnp.asarray(FROM)
+
+    def population_loss(self, params):
+        return jnp.sum(SLOPES * params**2) / 2
+
+    def observables(self):
+        return {"first": lambda problem, params: measured(params)["first"]}
+
+    @classmethod
+    def theories(cls):
+        title, always, key = ("its flow", "small steps"), lambda training: None, ("key",)
+        field = lambda t, w, training: -training.rate(t) * SLOPES * w
+        system = field, lambda training, w: w, lambda t, w, training: measured(w)
+        formula = lambda problem, w, t: measured(w * jnp.exp(-t * SLOPES))
+        return (
+            odes.system("system", *title, *system),
+            odes.closed_form("formula", *title, formula, needs=key),
+            odes.computed("computed", *title, computed, always, adaptive=False),
+        )
+
+
+@pytest.mark.parametrize("name", ["system", "formula", "computed", "plain"])
+def test_theories_have_the_arrays_that_they_read_in_their_own_precision(name):
+    """JAX keeps what it has converted for another program, here one of the user in float64."""
+    with jax.enable_x64(True):
+        held = jax.make_jaxpr(lambda w: SLOPES * w)(jnp.ones(2))
+    assert held.consts[0].dtype == "float64"
+    problem, rule, solver = ReadsArrays(), dynsim.sgd(0.1), {}
+    if name in {"system", "plain"}:
+        solver = {"tolerances": odes.Tolerances(1e-6, 1e-6)}
+    for dtype, rtol in (("float32", 3e-6), ("float64", 1e-6)):
+        found = odes.theories(problem)[name].solve(
+            problem, rule, [5.0], key=KEY, record="first", dtype=dtype, **solver
+        )
+        want = SLOPES @ (FROM * np.exp(-SLOPES / 2))
+        np.testing.assert_allclose(found["first"][-1], want, rtol=rtol)

@@ -324,3 +324,48 @@ def test_the_start_is_the_reference_unless_its_multiple_is_below_another_loss() 
     assert limit(2.0, np.inf) == limit(2.0, np.nan) == 2000
     assert limit(0.0, 0.0) == np.finfo(np.float32).max
     assert np.isnan(limit(np.nan))
+
+
+SLOPES, SWAPPED, FROM = np.array([1.0, 0.3]), np.array([1, 0]), np.array([0.5, -1.25])
+RATES = np.array([0.3, 0.2, 0.1])
+
+
+class ReadsArrays(dynsim.Problem):
+    """A bowl whose methods read NumPy arrays from outside, which have 64 bits."""
+
+    def init(self, key):
+        return jnp.asarray(FROM)
+
+    def population_loss(self, params):
+        return jnp.sum(SLOPES * params[SWAPPED] ** 2) / 2
+
+    def observables(self):
+        return {"first": lambda problem, params: jnp.asarray(SLOPES) @ params}
+
+
+def scaled(learning_rate):
+    """Descent whose gradient is scaled by an array in optax, at the rates of a table."""
+    by_slope = optax.stateless(lambda updates, _: updates / SLOPES)
+    return optax.chain(by_slope, optax.scale(-learning_rate))
+
+
+@pytest.mark.parametrize("first", ["float32", "float64"])
+@pytest.mark.parametrize("own", ["rate", "rule"])
+def test_arrays_that_code_reads_have_the_precision_of_each_run(first: str, own: str) -> None:
+    """JAX keeps the conversion of an array that a program reads, whatever the precision of the next
+    one."""
+    rule = {"rate": lambda: dynsim.sgd(lambda k: jnp.asarray(RATES)[k]),
+            "rule": lambda: dynsim.from_optax(scaled, learning_rate=0.3)}[own]()  # fmt: skip
+    w = FROM.copy()
+    for rate in RATES if own == "rate" else [0.3] * 3:
+        w -= rate * SLOPES[SWAPPED] * w / (SLOPES if own == "rule" else 1)
+    want = {"loss": np.sum(SLOPES * w[SWAPPED] ** 2) / 2, "first": SLOPES @ w}
+    other = {"float32": "float64", "float64": "float32"}[first]
+    for dtype in (first, other, first):
+        run = dynsim.train(
+            ReadsArrays(), rule, KEY, steps=3, batch=math.inf, dtype=dtype, record=[*want]
+        )
+        # Arrays in float32 would cost 3e-8.
+        rtol = {"float32": 1e-6, "float64": 1e-14}[dtype]
+        for name, value in want.items():
+            np.testing.assert_allclose(run[name][-1], value, rtol=rtol, err_msg=name)
