@@ -160,7 +160,8 @@ def _solve(
         gradient = gradient_of(parts, rest)
     else:
         groups, weights = None, parts.combine(parts.params) if reduction.from_weights else None
-        reduction = Reduction(*map(checks.of_user, reduction[:3]), reduction.from_weights)
+        functions = map(checks.of_user, reduction[:3])
+        reduction = Reduction(*functions, from_weights=reduction.from_weights)
         start = reduction.start(problem, weights, dtype)
         gradient = lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state)  # noqa: E731
 

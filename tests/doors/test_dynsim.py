@@ -82,23 +82,27 @@ def test_settings_within_their_annotations_are_accepted() -> None:
     for name in ("a", "a b", "a-b.c_1", "é", "_", "com", "com10", "x" * 200):
         checks.name("f", name)
     assert jax.eval_shape(lambda x: (checks.real("f", x, 9), x)[1], 1.0).shape == ()
+    for effective, length in ((4.0, 5), (1.0, 2), (4.0, INF), (3.99, 5)):
+        check_effective(effective, length)
 
 
 class Line(dynsim.Problem):
-    """w learns the slope of y = 2 x."""
+    """w learns the slope of y = slope x, on x ~ N(0, 1)."""
+
+    slope: float = 2.0
 
     def init(self, key):
         return {"w": 0 * jax.random.normal(key, ()), "steps": jnp.int32(7)}
 
     def draw(self, key, batch):
         x = jax.random.normal(key, (batch,))
-        return x, 2 * x
+        return x, self.slope * x
 
     def loss(self, params, data):
         return jnp.mean((params["w"] * data[0] - data[1]) ** 2) / 2
 
     def population_loss(self, params):
-        return (params["w"] - 2) ** 2 / 2
+        return (params["w"] - self.slope) ** 2 / 2
 
     def observables(self):
         return {"w": lambda problem, params: params["w"]}
@@ -122,7 +126,7 @@ class Chance(Line):
     at: Any = None
 
     def build(self, rule):
-        return Chance({"x": np.ones(2), "y": np.random.normal(size=2)})  # noqa: NPY002
+        return Chance(at={"x": np.ones(2), "y": np.random.normal(size=2)})  # noqa: NPY002
 
 
 def of(name: str = "Odd", base: type = Line, **methods: Any) -> Any:
@@ -146,7 +150,8 @@ SETTINGS: Rows = [
     (stated(by_group={"Y": 1.0, "Z": -1.0}), ("by_group['Z']", "-1.0", "[0, inf)")),
     (stated(by_group=None), ("by_group", "None", "real")),
     *((lambda s=s: checks.name("f", s), ("f", "letters"))
-      for s in ("", "a/b", " a", "a.", "-", "con", "NUL.txt", "lpt9", "x" * 201, "é" * 101, "a\n")),
+      for s in ("", "..", ".a", "a/b", "a\\b", "a:b", " a", "a.", "-", "con", "NUL.txt", "lpt9",
+                "x" * 201, "é" * 101, "a\n", "a\x1b[2J")),
     (lambda: checks.choice("f", "B", ["a", "b"]), ("f", "'B'", "'b'?", "a, b")),
     (lambda: checks.kind("f", dynsim.SGD, dynsim.SGD), ("f", "class", "dynsim.SGD")),
     (lambda: checks.real("f", 1.0, 1, 2, open_minimum=True), ("f", "1.0", "(1, 2]")),
@@ -200,7 +205,6 @@ RULES: Rows = [
     (lambda: schedules.steps(1.0, (np.array([5, 6]), np.array([7, 3])), (1, 1)),
      ("at", "3.0", "[6, inf)")),
     (lambda: schedules.steps(1.0, (5,), (1, 1)), ("one factor for each",)),
-    (lambda: schedules.steps(1.0, (), ()), ("one factor for each",)),
     (lambda: schedules.steps(1.0, (5,), (-1,)), ("factors", "-1.0", "[0, inf)")),
     (lambda: as_schedule("eta", "fast"), ("eta", "'fast'", "real")),
     (lambda: as_schedule("eta", lambda k: 1 / jnp.sqrt(k)).table(20), ("eta", "step 0", "inf")),
@@ -293,7 +297,6 @@ RETURNED: tuple[tuple[str, Any, str], ...] = (
 BY_SLOPE = dynsim.sgd({"slope": 0.1})
 RUNS: Rows = [
     (lambda: train(steps=0), ("steps", "0", ">= 1")),
-    (lambda: train(steps=2.5), ("steps", "2.5", ">= 1")),
     (lambda: train(steps=None), ("steps", "None", "times")),
     (lambda: train(times=[1, 1]), ("times", "[1, 1]", "[0, steps = 10]")),
     (lambda: train(times=[-1, 2]), ("times", "[-1, 2]", "[0, steps = 10]")),
@@ -317,12 +320,10 @@ RUNS: Rows = [
     (lambda: train(data=(np.ones((12, 1)),)), ("data[0]", "steps = 10")),
     (lambda: train(data=(np.float64(1),)), ("data[0]", "steps = 10")),
     (lambda: train(init=3), ("init", "Line.init")),
-    (lambda: train("Line"), ("problem", "'Line'", "dynsim.Problem")),
     (lambda: train(Line), ("problem", "class", "dynsim.Problem")),
     (lambda: train(rule=0.1), ("rule", "0.1", "dynsim.Rule")),
     (lambda: train(rule=dynsim.sgd(np.array([0.1, 0.2]))), ("rule", "(2,)", "scalars")),
     (lambda: train(rule=dynsim.sgd(schedules.cosine(1.0, 30))), ("eta", "30", "steps = 10")),
-    (lambda: train(rule=dynsim.sgd({"other": 1.0})), ("eta", "'other'", "'slope'")),
     (lambda: train(rule=dynsim.sgd({"slope": 1.0, "other": 1.0})), ("eta", "'other'", "'slope'")),
     (lambda: train(rule=dynsim.sgd(0.1, noise={"a": 1.0})), ("noise", "'a'", "'slope'")),
     (lambda: train(rule=dynsim.sgd(1.0, decay={"other": 0.1})), ("decay", "'other'", "'slope'")),
@@ -341,7 +342,6 @@ RUNS: Rows = [
     (lambda: train(Chance()), ("Chance.build", "at.y")),
     (lambda: train(dynsim.FullBatch(Chance(), np.ones(3))), ("FullBatch.build", "problem.at.y")),
     (lambda: train(Listed()), ("Listed.names.0", "{1, 2}", "hashable")),
-    (lambda: train(rule=dynsim.from_optax(optax.scale_by_polyak)), ("scale_by_polyak", "gradient")),
     (lambda: train(rule=ahead), ("from_optax", "gradient")),
     (lambda: train(rule=warmed), ("from_optax", "peak")),
     (lambda: train(rule=Unnamed(0.1)), ("key", "same in all runs")),
@@ -384,7 +384,6 @@ RECORDS: Rows = [
     (lambda: train(rule=dynsim.sign(0.1), record="preconditioned_sharpness"), ("rule", "sign")),
     # LOBPCG needs five times as many weights as the block has columns.
     (lambda: starting_vectors(jnp.zeros(201), {"sharpness": 40}), ("'sharpness_40'", "at most 39")),
-    (lambda: starting_vectors(jnp.zeros(300), {"sharpness": 59}), ("'sharpness_59'", "at most 58")),
     (lambda: TRAINED(3), ("record", "3", "name")),
     (lambda: TRAINED(["loss", 3]), ("record", "3")),
     (lambda: TRAINED({"loss": "accuracy"}), ("record", "'accuracy'", "functions")),
@@ -475,7 +474,6 @@ SYSTEMS: Rows = [
      ("width", "1", "'layer'")),
     (icl(0), ("D", "0", ">= 1")),
     (lambda: dynsim.GivenSpectrum([1.0, 2.0]), ("eigenvalues", "[1. 2.]", "increase")),
-    (lambda: dynsim.GivenSpectrum([2.0, 1.0, 1.5]), ("eigenvalues", "1.5]")),
     (lambda: dynsim.GivenSpectrum([1.0, 0.0]), ("eigenvalues", "0.0", "(0, inf)")),
     (icl(3, 5, spectrum=dynsim.GivenSpectrum([1.0])), ("spectrum", "D = 3")),
     (lambda: dynsim.GeometricSpectrum(np.array([0.5, 1.5])), ("ratio", "1.5", "(0, 1]")),
@@ -499,7 +497,6 @@ SYSTEMS: Rows = [
     (lambda: dynsim.two_stage("slow"), ("preset", "'slow'", "default, fast, joint")),
     (lambda: Annealed(*LONGEST, stage_2=2**29 - 1 / 4), ("2.15e+09 steps", "2147483647")),
     (lambda: Annealed(1e-12), ("1e+13 steps", "2147483647")),
-    (lambda: Annealed(0.1, np.array([0.1, 1e-12])), ("1.2e+14 steps",)),
     (lambda: dynsim.train(Prompts(), Annealed().build(), KEY, steps=None, times=[0, 8]),
      ("tau_0",)),
     (lambda: Annealing.of(SGD), ("dynsim.Annealed",)),

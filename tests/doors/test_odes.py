@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import dynsim
@@ -84,10 +85,10 @@ class Unheard(dynsim.SGD):
 
 
 class Averaged(dynsim.Rule):
-    """A rule with a flow of its own."""
+    """A rule with a flow of its own, and a key of its own."""
 
     def direction(self):
-        raise NotImplementedError
+        return optax.GradientTransformation(lambda params: jax.random.key(0), None)
 
     def flow(self, gradient, averages, t):
         raise NotImplementedError
@@ -109,10 +110,12 @@ ANY_PROBLEM: Rows = [
     (lambda: flow(rule=NOISE), ("noise", "0.1", "no flow")),
     (lambda: flow(rule=Unheard(SGD.eta)), ("rule", "Unheard", "dynsim.SGD")),
     (lambda: flow(rule=dynsim.from_optax(dynsim.sgd)), ("rule", "OptaxRule", "dynsim.SGD")),
+    (lambda: flow(rule=Averaged(0.1)), ("averaged", "key")),
     (lambda: flow(rule=dynsim.rmsprop(0.1), kind="plain"), ("plain", "rmsprop", "matched-rmsprop")),
     (lambda: flow(rule=dynsim.sign(0.1), kind="matched"), ("momentum", "0.0", "(0, 1)")),
     (lambda: flow(kind="matched"), ("flow", "matched", "sgd", "one of plain")),
     (lambda: flow(problem=Drawn()), ("Drawn", "population_loss")),
+    (lambda: flow(rule=ADAM, record="preconditioned_sharpness"), ("preconditioned_sharpness",)),
     (lambda: flow(key=None), ("key", "None", "init")),
     (lambda: flow(record="batch_loss"), ("record", "batch_loss")),
     (lambda: flow(times=[1.0, 1.0]), ("times", "[1.0, 1.0]", "increasing")),
@@ -122,7 +125,6 @@ ANY_PROBLEM: Rows = [
     (lambda: flow(times="soon"), ("times", "soon", "list")),
     (lambda: flow(dtype="int8"), ("dtype", "int8", "float32, float64")),
     (lambda: flow(tolerances=Tolerances(0.99e-13)), ("rtol", "9.9e-14", ">= 1e-13", "float64")),
-    (lambda: flow(tolerances=Tolerances(0.99e-6), dtype="float32"), ("rtol", ">= 1e-06")),
     (lambda: flow(tolerances=Tolerances(atol=0.0)), ("atol", "0", "(0, inf)")),
     (lambda: flow(tolerances=Tolerances(max_steps=0)), ("max_steps", "0", ">= 1")),
     (lambda: checked_flow(Averaged(0.1), "plain"), ("flow", "plain", "averaged", "own")),
@@ -130,7 +132,6 @@ ANY_PROBLEM: Rows = [
     (lambda: central(rule=HEAVY), ("rule", "momentum", "gradient descent")),
     (lambda: central(rule=ADAM), ("rule", "adam", "gradient descent")),
     (lambda: central(rule=CLIP), ("clip", "0.1")),
-    (lambda: central(rule=NOISE), ("noise", "0.1")),
     (lambda: central(rule=dynsim.rmsprop(0.1, decay=0.1, decoupled=True)), ("decoupled", "True")),
     (lambda: central(follow=5), ("follow", "5", "<= 4")),
     (lambda: central(follow=0), ("follow", "0", ">= 1")),
@@ -139,6 +140,7 @@ ANY_PROBLEM: Rows = [
     (lambda: noise(batch=0), ("batch", "0", ">= 1")),
     (lambda: noise(rule=CLIP), ("clip", "0.1")),
     (lambda: noise(rule=dynsim.sign(0.1)), ("sign",)),
+    (lambda: noise(rule=Averaged(0.1)), ("averaged", "key")),
     (lambda: noise(problem=Kept()), ("data.replace", "False")),
     (lambda: noise(starts=2, init=np.zeros(2)), ("starts", "2", "1")),
     (lambda: noise(starts=0), ("starts", "0", ">= 1")),
@@ -192,6 +194,7 @@ def own_theory(**options):
 
 own = of(own_theory(inapplicable=odd).solve, **USUAL, batch=1)
 TASK, SYN = dynsim.SynSmall().build(), dynsim.Syn(2, 2, num_common=2, num_distinct=3).build()
+REDUCTION = odes.problem.Reduction(lambda *_: 0.0, lambda *_: 0.0, lambda *_: ())
 LAYER, FROM_UNIFORM = dynsim.Layer(TASK), dynsim.Layer(TASK, start="uniform")
 classes = dynsim.sequence_classes
 DEPENDENT = classes([[0.5, 0.5], [0.5, 0.5]], [0, 1])
@@ -234,6 +237,10 @@ OF_THE_LAYER: Rows = [
     (lambda: own(key=None), ("key", "None", "init")),
     (lambda: own_theory(discrete=True, tolerances=Tolerances()), ("discrete", "True")),
     (lambda: own_theory(inapplicable=odd).check(Online(), SGD, 2), ("own", "batch", "2", "1")),
+    *(
+        (lambda n=n: flow(problem=LAYER, kind="plain", reduction=REDUCTION, record=n), (n,))
+        for n in ("params", "sharpness")
+    ),
     (lambda: odes.theories(LAYER)["wkb"], ("theory", "wkb", "plain[-finite-t]")),
     (lambda: odes.theories(LAYER)["eq10"].check(LAYER, ADAM), ("eq10", "adam", "descent")),
     (lambda: odes.applicable(LAYER, "sgd"), ("rule", "sgd", "dynsim")),
@@ -267,7 +274,6 @@ OF_THE_LAYER: Rows = [
     (lambda: layer_noise(draws=1), ("draws", "1", ">= 2")),
     (lambda: layer_noise(draws=8), ("key", "None", "8 draws")),
     (lambda: layer_noise(tails=True), ("length", "inf", "integer")),
-    (lambda: layer_noise(tails=True, length=40.5), ("length", "40.5", "integer")),
     (lambda: layer_noise(optimizer=dynsim.sign(0.1)), ("linear noise", "sign")),
     (lambda: layer_noise(optimizer=CLIP), ("clip", "0.1", "linear noise")),
     (lambda: layer_noise(optimizer=NOISE), ("noise", "0.1", "linear noise")),
@@ -276,7 +282,6 @@ OF_THE_LAYER: Rows = [
     (lambda: profiles(K=2.5), ("K", "2.5", "integer")),
     (lambda: profiles(rho=(0.1, 0.2, 0.3)), ("p, rho", "1.2", "1")),
     (lambda: profiles(p=(-1.0, 2), rho=()), ("p", "-1.0", "(0")),
-    (lambda: profiles(p=(0.0, 0.5), rho=(0.5,)), ("p", "0.0", "(0")),
     (lambda: profiles(p=(), rho=()), ("at least one token",)),
     (lambda: profiles(p=[(0.1,)]), ("p", "one-dimensional")),
     (lambda: reduced(record=["overlap"]), ("record", "overlap", "loss, accuracy")),
@@ -298,7 +303,6 @@ OF_THE_LAYER: Rows = [
     (lambda: ties(batch=0), ("batch", "0.0", "[1, inf)")),
     (lambda: ties(steps=0), ("steps", "0")),
     (lambda: ties(optimizer=ADAM), ("optimizer", "descent")),
-    (lambda: ties(optimizer=NESTEROV), ("optimizer", "descent")),
     (lambda: ties(optimizer=DECAY), ("optimizer", "descent")),
     (reduce(np.eye(3)[[0, 1]], [2, 2], prior=[0.4, 0.6]), ("equally likely", "class 1")),
     (reduce(np.eye(5)[:3], [3, 3, 4]), ("per query", "1")),

@@ -50,32 +50,15 @@ ZIP = {"zip": [["eta_y", "eta_z"]]}
 ROWS: dict[str, list[tuple[Callable[[], object], tuple[str, ...]]]] = {
     "axes": [
         (tabled({"eta_q": [1]}), ("eta_q = 1", "eta")),
-        (tabled({"eta_y": []}), ("axes.eta_y = []", "at least one")),
         (tabled({"eta_y": [1, "a"]}), ("eta.Y = 'a'", "number")),
-        (tabled({"eta_y": [1, 1.0]}), ("eta.Y = 1.0", "twice")),
-        (tabled({"eta_y": [1, -1]}), ("eta.Y = -1", "[0, inf)")),
-        (tabled({"eta_y": [10**400]}), ("eta.Y = 1000", "[0, inf)")),
-        (tabled({"momentum": [0.5, 1]}), ("rule.momentum = 1.0", "[0, 1)")),
-        (tabled({"eta_y": 3}), ("axes.eta_y = 3", "a list, or a table")),
-        (tabled({"eta_y": {"logspac": [1, 2, 3]}}), ("logspac", "logspace")),
-        (tabled({"eta_y": {"logspace": [0, 2, 3]}}), ("axes.eta_y.logspace = 0",)),
-        (tabled({"eta_y": {"logspace": [1, 2]}}), ("[first, last, number of values]",)),
-        (tabled({"seed": [0.5]}), ("seed = 0.5", "integer from 0")),
-        (tabled({"seed": [-1]}), ("seed = -1", "integer from 0")),
         (tabled({"Seed": [1]}), ("axes.Seed", "seed")),
         (tabled({"dtype": ["float32", "float64"]}), ("axes.dtype", "one dtype")),
         (tabled({"T": [8]}), ("T = 8", "problem, task")),
-        (tabled({"b1": [0.9]}), ("b1 = 0.9", "adam, adamw")),
-        (tabled({"length": [1]}), ("problem.length = 1", "integer from 2")),
         (tabled({"rule": [{"momentum": 0.5}]}), ("axes.rule = {'momentum': 0.5}", "kind")),
-        (tabled({}), ("axes", "at least one")),
         (lambda: Sweep(experiment(), {3: [1.0]}), ("setting = 3",)),  # type: ignore
         (lambda: experiment().setting(3), ("setting = 3",)),  # type: ignore
         (lambda: experiment().at(3), ("settings = 3", "Mapping")),  # type: ignore
-        (tabled({"eta_y": [1, 2], "eta_z": [1]}, **ZIP), ("eta_y", "eta_z", "same number")),
-        (tabled({"eta_y": [1, 2, 1], "eta_z": [3, 3, 3]}, **ZIP), ("(1.0, 3.0)", "twice")),
         (tabled(ETA, **ZIP), ("zip = 'eta_z'", "eta_y")),
-        (tabled(ETA, zip=["eta_y"]), ("zip = ['eta_y']", "list of lists")),
         (tabled({**ETA, "seed": [1]}, zip=[["eta_y", "seed"]]), ("axes.seed", "zipped")),
         (tabled({"steps": [5, 3]}, times=[0, 4]), ("[0, steps = 3]",)),
     ],
@@ -90,7 +73,6 @@ ROWS: dict[str, list[tuple[Callable[[], object], tuple[str, ...]]]] = {
     ],
     "sweep": [
         (tabled(ETA, theory="x"), ("theory = 'x'", "simulation")),
-        (tabled(ETA, theory="ode"), ("theory = 'ode'", "simulation")),
         (tabled(ETA, theory="matched"), ("'matched' does not apply",)),
         (tabled(ETA, thory="x"), ("key = 'thory'", "theory")),
         (tabled(ETA, record=["x"]), ("record = 'x'", "xi")),
@@ -101,13 +83,10 @@ ROWS: dict[str, list[tuple[Callable[[], object], tuple[str, ...]]]] = {
         (ran(record="relative_loss", checkpoint=True), ("relative_loss", "checkpoint")),
         (tabled(ETA, rtol=0.1), ("rtol = 0.1", "'simulation'")),
         (tabled(ETA, theory="plain", rtol=1.0), ("rtol = 1.0", "finite")),
-        (tabled(ETA, times=1.5), ("times = 1.5", "'end', a number")),
         (tabled(ETA, times=[[1], 2]), ("times = [[1], 2]", "'end', a number")),
         (tabled(ETA, root=2**32), ("root = 4294967296", "4294967295")),
         (tabled(ETA, run={**YZ, "stepz": 2}), ("stepz = 2", "steps")),
-        (tabled(ETA, run={**YZ, "steps": 0}), ("steps = 0", "integer from 1")),
         (tabled(ETA, run={"steps": 3}), ("run.problem", "yz, qkv, two_stage")),
-        (lambda: Sweep({}, {"seed": [1]}), ("run.problem", "yz, qkv, two_stage")),
         (lambda: load("fig66"), ("fig66", "fig4, fig5")),
         (lambda: load("fig6", ["run.steps"]), ("'run.steps'", "KEY = VALUE")),
         (lambda: Sweep(experiment(), ETA, theory=3), ("theory = 3", "str")),  # type: ignore
@@ -136,7 +115,6 @@ ROWS: dict[str, list[tuple[Callable[[], object], tuple[str, ...]]]] = {
         (Hosts(processes=3, process=-1).connect, ("process = -1", ">= 0")),
         (Hosts(processes=0, process=0).connect, ("processes = 0", ">= 1")),
         (Hosts(processes=3).connect, ("processes = 3, process = None",)),
-        (Hosts(process=0).connect, ("processes = None, process = 0",)),
         (
             Hosts(coordinator="host0:1", processes=2, process=1, patience=0).connect,
             ("patience = 0", ">= 1"),
@@ -269,13 +247,7 @@ def first(params: Any) -> Any:
 RATES = {"eta": [0.1, 0.2]}
 FOLDER = "letters, digits, spaces and . _ -"
 NAMES: list[tuple[Any, Any, dict[str, Any], tuple[str, ...]]] = [
-    *(
-        ({name: first}, RATES, {}, (FOLDER,))
-        for name in (
-            *("..", ".", "", "a/b", "/a", "a\\b", ".a", "a.", " a", "a\n", "a\x1b[2J", "a:b"),
-            *("con", "COM1.x", "x" * 201, "é" * 101),
-        )
-    ),
+    *(({name: first}, RATES, {}, (FOLDER,)) for name in ("..", "a\x1b[2J")),
     *(
         (["params", {name: first}], RATES, {}, (f"record = {name!r}",))
         for name in ("time", "status", "first_bad_step", "params.a", "batch_loss")

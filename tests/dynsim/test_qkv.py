@@ -16,10 +16,8 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv.model import Embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
-from tests.systems import layers
 
 SMALL = dynsim.SynSmall().build()
-INFINITE = {"length": math.inf, "batch": math.inf}
 
 
 def initial(problem: QKV, key: jax.Array) -> embedded.Embedded:
@@ -91,38 +89,6 @@ def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
     missed, effect = np.abs(found - finite), np.abs(infinite - finite)
     assert missed[0] < 5 / L * effect[0]
     assert np.linalg.norm(missed[1:]) < 5 / L * np.linalg.norm(effect[1:])
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "settings",
-    [{"batch": 16, "length": 32}, INFINITE],
-    ids=str,
-)
-@pytest.mark.full("test_descent_moves_every_part_by_its_rate")
-def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
-    settings: dict,
-) -> None:
-    key, eta = jax.random.key(2), (0.8, 1.5)
-    start = layers.initial_weights(SMALL, "uniform", key, "float64")
-    settings = {**settings, "steps": 12, "times": [0, 5, 12], "dtype": "float64"}
-    want = layers.simulate(SMALL, dynsim.sgd(*eta, momentum=0.9), key, init=start, **settings)
-    heads = jax.tree.map(lambda leaf: leaf[None], start)
-    # Z = Q / sqrt(d) moves by eta_Z / d of its own gradient.
-    length = settings.pop("length")
-    got = dynsim.train(
-        QKV(SMALL, length, width=SMALL.M, embedding="identity", frozen=("W_K",)),
-        dynsim.sgd(eta[0], eta[1] * SMALL.M, momentum=0.9),
-        key,
-        init=embedded.from_heads(SMALL, heads),
-        **settings,
-    )
-    assert set(got.observables) == set(want.observables)
-    for name, values in want.observables.items():
-        np.testing.assert_allclose(got[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
-    layer = got.params.effective(SMALL)
-    np.testing.assert_allclose(layer.Y, want.params.Y, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(layer.Z, want.params.Z, rtol=1e-10, atol=1e-12)
 
 
 TASK = dynsim.SynMedium(3).build()
@@ -248,48 +214,35 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy() -> None:
     "architecture",
     [
         layer(TASK.M, scale=2.0, embedding="identity", residual=True),
-        layer(7, head_width=3, scale=2.0, embedding="gaussian", tied=False),
+        layer(7, heads=2, head_width=3, scale=2.0, embedding="gaussian", tied=False),
     ],
-    ids=["identity-residual", "narrow-untied"],
+    ids=["identity-residual", "two narrow untied heads"],
 )
 @pytest.mark.more
 def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
+    """Heads add up, and are measured by their mean."""
     params = weights(5, architecture)
-    layer = EFFECTIVE(params, TASK)
     p = as_numpy(params)
     decoder = p["U"] if p["D"] is None else p["D"]
-    np.testing.assert_allclose(layer.Y, p["U"] @ p["W_V"][0].T @ decoder.T, atol=1e-13)
-    Z = p["U"] @ p["W_Q"][0] @ p["W_K"][0].T @ p["U"].T / np.sqrt(architecture.width)
-    np.testing.assert_allclose(layer.Z, Z[np.asarray(TASK.queries)], atol=1e-13)
-    examples = SAMPLE(TASK, jax.random.key(6), 16, 20, "float64")
-    np.testing.assert_allclose(
-        FORWARD(params, TASK, examples), FORWARD_YZ(layer, TASK, examples), rtol=1e-12, atol=1e-13
-    )
-    want = jax.tree.leaves(MEASURE_YZ(TASK, layer))
-    got = jax.tree.leaves(MEASURE(TASK, params))
-    assert len(got) == len(want) == 5
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.usefixtures("x64")
-def test_heads_add_up_and_are_measured_by_their_mean() -> None:
-    params = weights(7, layer(TASK.M, heads=2, scale=2.0, tied=False))
-    layers = [EFFECTIVE(params, TASK), EFFECTIVE(params, TASK, 1)]
-    np.testing.assert_allclose(layers[0].Y, params.U @ params.W_V[0].T @ params.D.T, atol=1e-13)
-    assert (params.width, params.heads) == (TASK.M, 2)
-    examples = yz.population(TASK)
-    want = sum(FORWARD_YZ(layer, TASK, examples) for layer in layers)
-    np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-13)
+    layers = [EFFECTIVE(params, TASK, h) for h in range(params.heads)]
+    for layer, W_Q, W_K, W_V in zip(layers, p["W_Q"], p["W_K"], p["W_V"], strict=True):
+        np.testing.assert_allclose(layer.Y, p["U"] @ W_V.T @ decoder.T, atol=1e-13)
+        Z = p["U"] @ W_Q @ W_K.T @ p["U"].T / np.sqrt(architecture.width)
+        np.testing.assert_allclose(layer.Z, Z[np.asarray(TASK.queries)], atol=1e-13)
     same = jax.jit(lambda p: embedded.from_heads(TASK, embedded.heads(p, TASK)))(params)
-    np.testing.assert_allclose(FORWARD(same, TASK, examples), want, rtol=1e-11, atol=1e-13)
+    for examples in (SAMPLE(TASK, jax.random.key(6), 16, 20, "float64"), yz.population(TASK)):
+        want = sum(FORWARD_YZ(layer, TASK, examples) for layer in layers)
+        np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(FORWARD(same, TASK, examples), want, rtol=1e-11, atol=1e-13)
     got, parts = MEASURE(TASK, params), [MEASURE_YZ(TASK, layer) for layer in layers]
     np.testing.assert_allclose(got.logits, want, rtol=1e-11, atol=1e-13)
-    for name in ("z", "c"):
-        mean = sum(getattr(part, name) for part in parts) / 2
-        np.testing.assert_allclose(getattr(got, name), mean, rtol=1e-11, atol=1e-13)
+    c = sum(part.c for part in parts) / len(parts)
+    np.testing.assert_allclose(got.c, c, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(got.f, c / np.linalg.norm(c, axis=1, keepdims=True), rtol=1e-11)
+    np.testing.assert_allclose(got.z, sum(part.z for part in parts) / len(parts), rtol=1e-11)
     residual = yz.cross_entropy(want, TASK.next_token)[1]
-    g = sum(residual @ layer.Y.T for layer in layers) / 2
+    g = sum(residual @ layer.Y.T for layer in layers) / len(parts)
+    g = parts[0].g if params.residual else g
     np.testing.assert_allclose(got.g, g, rtol=1e-10, atol=1e-13)
 
 

@@ -72,10 +72,3 @@ def test_losses_and_observables_are_those_of_numpy() -> None:
     assert {*observed} == {"loss", *want}
     for name, value in want.items():
         assert float(observed[name]) == pytest.approx(value, rel=1e-12)
-
-
-def test_all_weights_start_at_zero() -> None:
-    start = TASK.init(jax.random.key(0))
-    assert (start.W.shape, start.a.shape) == ((5, 5), (7,))
-    assert not np.any(start.W)
-    assert not np.any(start.a)

@@ -157,6 +157,12 @@ def test_two_starts_have_the_variance_of_two():
     want = np.asarray(one.covariance) + apart[:, :, None] * apart[:, None] / 2
     np.testing.assert_allclose(both.covariance, want, rtol=1e-6)
     np.testing.assert_allclose(both["weights"], (one["weights"] + other["weights"]) / 2, rtol=1e-6)
+    means = np.stack([one["weights"][0], other["weights"][0]])
+    variances = np.stack([one.std["weights"][0], other.std["weights"][0]]) ** 2
+    whole, errors = noise.of_starts(means, variances)
+    np.testing.assert_allclose(both.mean_error["weights"][0] ** 2, errors.mean, rtol=1e-6)
+    std_error = np.sqrt(errors.variance / whole) / 2
+    np.testing.assert_allclose(both.std_error["weights"][0], std_error, rtol=1e-6)
 
 
 def test_the_scatter_of_estimated_means_is_no_spread_of_runs():
@@ -248,28 +254,6 @@ def test_the_loss_of_a_batch_has_the_noise_of_the_batch_and_the_errors_of_its_ex
     found = solve(FullBatch(Bowl(), FOUR), dynsim.sgd(0.2), [0], record="batch_loss")
     assert found["batch_loss"][0] == pytest.approx(np.sum(H * START**2) / 2)
     assert found.std["batch_loss"][0] ** 2 == pytest.approx(np.var(FOUR @ START) / 8)
-
-
-def test_the_own_error_of_random_starts_is_the_scatter_of_repetitions():
-    """In 200 repetitions of eight starts with variances of 1 and of |w|^2 that are known."""
-
-    class Random(Known):
-        def init(self, key):
-            return jax.random.normal(key, (2,))
-
-    problem, rule, steps = FullBatch(Random(), CORNERS), dynsim.sgd(0.2), 3
-    run = lambda key: solve(problem, rule, [steps], starts=8, key=key, dtype="float32")
-    found = jax.jit(jax.vmap(run))(jax.random.split(KEY, 200))
-    a = 0.8 ** (2 * steps)
-    truth = np.sqrt(a + 0.2**2 / 8 * (1 - a) / (1 - 0.8**2))
-    std, error = (np.asarray(x["weights"])[:, 0] for x in (found.std, found.std_error))
-    # The share within two errors is at least that of a chi-square, less its sampling error.
-    assert (np.mean(np.abs(std - truth) < 2 * error, axis=0) > 0.83).all()
-    # It does so without being much too large: of as many normal numbers.
-    np.testing.assert_allclose(np.sqrt(np.mean(error**2, axis=0)), truth / 14**0.5, rtol=0.3)
-    mean, error = (np.asarray(x["weights"])[:, 0] for x in (found.observables, found.mean_error))
-    np.testing.assert_allclose(mean.std(0), np.sqrt(a / 8), rtol=0.2)
-    np.testing.assert_allclose(np.sqrt(np.mean(error**2, axis=0)), np.sqrt(a / 8), rtol=0.1)
 
 
 @pytest.mark.parametrize(("number", "few", "most"), [(32, 8, 1.1), (8, 8, 1.1), (2, 2, 1.4)])

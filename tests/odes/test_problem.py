@@ -72,6 +72,7 @@ RULES = {
     "corrected nesterov decoupled": (dynsim.sgd, NESTEROV | DECOUPLED, "corrected"),
     "rmsprop": (dynsim.rmsprop, RMS | COUPLED, "rmsprop"),
     "matched rmsprop": (dynsim.rmsprop, RMS | COUPLED, None),
+    "corrected adam": (dynsim.adamw, ADAM | COUPLED, "corrected-adam"),
     "matched rmsprop decoupled": (dynsim.rmsprop, RMS | DECOUPLED, None),
 }
 """Rule, its options, and which of its flows."""
@@ -80,7 +81,7 @@ STAND_INS = (
     "test_nesterovs_flows_on_a_parabola_are_what_their_equations_give",
     "test_rmsprop_under_a_constant_force_is_an_area_cosine",
 )
-BY_DEFAULT = ("corrected", "by group"), ("adamw", "constant")
+BY_DEFAULT = ("corrected", "by group"), ("adamw", "constant"), ("corrected adam", "cosine")
 FULL = pytest.mark.full(*STAND_INS)
 SOME = dict.fromkeys([*zip(RULES, itertools.cycle(SCHEDULES)), *BY_DEFAULT])
 CASES = [pytest.param(*case, marks=() if case in BY_DEFAULT else FULL) for case in SOME]
@@ -102,24 +103,10 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule, schedule):
         assert (flow.status, descent.status) == (0, 0)
         errors.append(np.abs(flow["all"] - descent["all"]).max())
     # Of the next order a tenth is left at these rates.
-    promised = 4 if kind == "corrected" else 2
+    promised = 4 if "corrected" in rule else 2
     assert errors[0] / errors[1] > 0.85 * promised
     # A step of the largest rate.
     assert errors[0] < 0.02
-
-
-@pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.full), True])
-@pytest.mark.more
-def test_plain_flow_is_the_closed_form_in_eta_time(decoupled):
-    """p = exp(-(1 + lambda) sum of rates), across the kinks of a warm-up and its end."""
-    eta = schedules.warmup_stable_decay(0.05, 30, 40, 0.1, warmup=20)
-    rule = dynsim.sgd(eta, decay=0.5, decoupled=decoupled)
-    times = np.array([0.0, 7.5, 20, 60, 100])
-    found = odes.flow(Line(), rule, times, key=KEY, tolerances=PRECISE)
-    with jax.enable_x64(True):
-        want = np.exp(-1.5 * np.asarray(eta.eta_time(times)))
-    np.testing.assert_allclose(found["loss"], want**2 / 2, rtol=1e-8)
-    assert found.model.shape == ()
 
 
 class Pull(dynsim.Problem):
@@ -204,23 +191,18 @@ def test_a_sign_flow_slides_along_the_zero_of_a_derivative():
 
 @pytest.mark.more
 def test_nesterovs_flows_on_a_parabola_are_what_their_equations_give():
-    """Descent by the roots of r^2 - (1 + mu)(1 - eta h) r + mu (1 - eta h), which corrected flows
-    follow to second order; the matched flow by the exponential of its matrix."""
+    """Corrected flows follow descent to second order; the matched flow is the exponential of its
+    matrix."""
     mu, h = 0.7, 1.0  # the curvature of Line
     errors = {"corrected": [], "matched": []}
     for eta in (0.005, 0.0025):
         steps = round(1 / eta)
         rule = dynsim.sgd(eta, momentum=mu, nesterov=True)
-        roots = np.roots([1, -(1 + mu) * (1 - eta * h), mu * (1 - eta * h)])
-        # From p_0 = 1 and p_1 = 1 - (1 + mu) eta h.
-        weights = np.linalg.solve([[1, 1], roots], [1, 1 - (1 + mu) * eta * h])
-        exact = (weights @ roots**steps).real
         given = {"key": KEY, "record": {"p": lambda _, p: p}}
         descent = odes.descent(Line(), rule, [steps], **given)["p"][-1]
-        np.testing.assert_allclose(descent, exact, rtol=1e-12)
         for kind, found in errors.items():
             flow = odes.flow(Line(), rule, [steps], kind=kind, tolerances=PRECISE, **given)["p"][-1]
-            found.append(abs(flow - exact))
+            found.append(abs(flow - descent))
         # In (p, v): d = mu v + h (p + eta d0 / 2) with d0 = mu v + h p, from t = 1/2 on.
         decay, look = -np.log(mu), 1 + eta * h / 2
         field = np.array([[-eta * h * look, -eta * mu * look], [decay * h / (1 - mu), -decay]])
@@ -271,6 +253,8 @@ ONE_RATE = {
     "last steps": (pulse(95, 100), 100, 0.5),
     "a pulse of a built-in schedule": (schedules.steps(0.0, (500, 510), (1, 0)), 600, 0.0),
     "warm restarts": (RESTARTS, 40, sum(float(RESTARTS(k)) for k in range(40))),
+    # 20 steps up, 30 at the peak, 40 down to a tenth of it and 10 there: 9.5 + 30 + 22.45 + 1.
+    "kinks": (schedules.warmup_stable_decay(0.05, 30, 40, 0.1, warmup=20), 100, 3.1475),
     "optax": (optax.piecewise_constant_schedule(0.1, {10: 0.1, 20: 0.0}), 500, 1.1),
 }
 

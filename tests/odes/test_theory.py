@@ -84,18 +84,6 @@ def test_a_broken_registration_is_a_warning_and_leaves_the_others(package, name,
     assert found["plain"] is next(each for each in yz.THEORIES if each.name == "plain")
 
 
-def test_a_function_and_the_theory_of_its_defaults_are_one():
-    layer, prompts = theories(TASK), theories(PROMPTS)
-    for name in ("eq10", "lemma3", "theorem4", "fixed_attention", "symmetric"):
-        assert layer[name].solve is getattr(odes, name).solve
-    assert layer["flow"].solve is odes.flow
-    assert layer["central"].solve is odes.central_flow
-    assert theories(Online())["sde"].solve is odes.sde
-    assert prompts["ode"].solve is odes.two_stage.solve
-    assert prompts["sde"].solve is odes.two_stage.solve_sde
-    assert prompts["seeds"].solve is odes.two_stage.solve_seed
-
-
 def test_the_other_problems_have_theories_too():
     fixed, rule = dynsim.Prompts(core="fixed"), dynsim.Annealed().build()
     for task in (PROMPTS, dynsim.FastPrompts(), dynsim.JointPrompts()):
@@ -233,7 +221,6 @@ EVERY_RULE = {
 DESCENT = {"sgd", "one schedule", "a schedule of each", "any schedule", "decay", "decoupled"}
 MOMENTUM = {"momentum", "nesterov", "momentum, decay", "momentum, decoupled"}
 OF_ADAM, RMSPROP = {"adam", "adam, decoupled"}, {"rmsprop", "rmsprop, decoupled"}
-KNOWN = {*EVERY_RULE} - {"clip", "noise"}
 FIRST = DESCENT | MOMENTUM | OF_ADAM | RMSPROP | {"sign", "sign, momentum"}
 """What `odes.flow` describes by default: decays of 0 have no logarithm."""
 FLOWS = {

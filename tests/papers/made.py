@@ -1,10 +1,17 @@
-"""Results of sweeps that nobody ran, to draw figures from."""
+"""Trainings for equations, and results of sweeps that nobody ran, to draw figures from."""
 
 import numpy as np
 import xarray as xr
 
+import dynsim
 from dynsim import Status
+from odes import Training
 from sweeps.runner import labels
+
+
+def training(problem, eta, batch=1):
+    """What the equations of a problem are given."""
+    return Training(problem, dynsim.sgd(eta), batch)
 
 
 def falling(sweep):

@@ -10,24 +10,16 @@ import pytest
 from scipy import integrate, special
 
 import dynsim
-from odes import Training
 from papers import cui, induction, self_stabilisation
-
-
-def training(problem, eta, batch=1):
-    return Training(problem, dynsim.sgd(eta), batch)
-
-
-def edge_of(width):
-    problem = self_stabilisation.Network(width=width, strength=400.0)
-    a, w = np.random.default_rng(0).normal(size=(2, width)) / 4
-    return problem, {"a": jnp.asarray(a), "w": jnp.asarray(abs(w) * np.sign(a)), "v": 0 * a}
+from tests.papers.made import training
 
 
 @pytest.mark.more
 def test_the_projected_gradient_is_that_of_all_weights():
     """Of SciPy: from where |a|^2 is 2 / (eta strength) on, a moves across itself only."""
-    (problem, start), eta, times = edge_of(3), 0.01, [0.0, 100, 250, 400, 900]
+    problem, eta = self_stabilisation.Network(width=3, strength=400.0), 0.01
+    times, (a, w) = [0.0, 100, 250, 400, 900], np.random.default_rng(0).normal(size=(2, 3)) / 4
+    start = {"a": jnp.asarray(a), "w": jnp.asarray(abs(w) * np.sign(a)), "v": 0 * a}
     edge = 2 / (eta * problem.strength)
 
     def flow(t, y):
@@ -50,16 +42,6 @@ def test_the_projected_gradient_is_that_of_all_weights():
     # What a gains along itself by the gradient it loses by the oscillation: strength u^2 a / |a|^2.
     push = np.where(held, (1 - learned) * learned, 0)
     np.testing.assert_allclose(found["loss"], ((1 - learned) ** 2 + push) / 2, rtol=1e-2)
-
-
-@pytest.mark.parametrize("eta", [0.01, 0.02])
-def test_at_the_edge_one_unit_learns_at_a_speed_without_the_rate(eta):
-    problem, start = edge_of(1)
-    found = self_stabilisation.PROJECTED.solve(
-        problem, dynsim.sgd(eta), [600.0, 800.0], init=start, record=["learned"]
-    )
-    before, after = 1 - found["learned"]
-    assert after / before == pytest.approx(math.exp(-2 * 200 / problem.strength), rel=1e-3)
 
 
 def test_an_edge_that_has_fallen_is_approached_within_a_step():
@@ -128,33 +110,6 @@ def test_the_risk_is_the_loss_of_long_sequences():
     assert error < 0.02
 
 
-def entropy(guess):
-    """Mean over all chains of the loss of a guess (p, q) -> (2, 2), which SciPy integrates."""
-
-    def at(p, q):
-        P, pi = np.array([[1 - p, p], [q, 1 - q]]), np.array([q, p]) / (p + q)
-        return -np.sum(pi[:, None] * P * np.log(guess(P, pi)))
-
-    return integrate.dblquad(at, 0, 1, 0, 1, epsabs=1e-5)[0]
-
-
-@pytest.mark.more
-def test_tokens_are_counted_before_the_previous_one_is_looked_at():
-    """At the loss of the best guess from frequencies, attention is nearly as at the start."""
-    unigrams = entropy(lambda P, pi: np.stack([pi, pi]))
-    bigrams = entropy(lambda P, pi: P)
-    times, names = np.arange(0, 1001, 5), ["risk", "previous"]
-    found = induction.LONG.solve(
-        induction.Chains(), dynsim.sgd(1.0), times, key=jax.random.key(0), record=names
-    )
-    risk, previous = (found[name] for name in names)
-    assert previous[0] == pytest.approx(1 / 20)
-    assert np.interp(-unigrams, -risk, previous) < 0.07
-    assert previous[-1] > 0.9
-    # A linear layer does not reach the best guess.
-    assert bigrams < risk[-1] < 0.75 * bigrams + 0.25 * unigrams
-
-
 @pytest.mark.more
 def test_training_follows_the_theory_of_long_contexts():
     problem, rule, names = induction.Chains(lags=5), dynsim.sgd(2.0), ["previous", "match", "risk"]
@@ -164,14 +119,6 @@ def test_training_follows_the_theory_of_long_contexts():
     # A context of 200 tokens knows a chain to about 1/200, times weights of about 4.
     for name in names:
         np.testing.assert_allclose(run[name], theory[name], rtol=0.05)
-
-
-def tokens_of_one_example(params, i):
-    """The tokens of an example, and where they are seen: positions are the first input."""
-    x = 0.5 * np.asarray(params["x"], float)[:, i]
-    seen = x.copy()
-    seen[:, 0] += [1, -1]
-    return x, seen
 
 
 def test_two_students_mix_tokens_by_softmax():
@@ -185,7 +132,9 @@ def test_two_students_mix_tokens_by_softmax():
     for w in np.asarray(params["w"], float):
         total = 0.005 * w @ w
         for i in range(5):
-            x, seen = tokens_of_one_example(params, i)
+            x = 0.5 * np.asarray(params["x"], float)[:, i]
+            # Positions are the first input.
+            seen = x + np.outer([1, -1], np.eye(6)[0])
             target = (0.8 * attention(x @ teacher) + 0.2 * A) @ x
             total += ((attention(seen @ w) @ seen - target) ** 2).sum() / (2 * 6**2)
         losses.append(total)
@@ -229,20 +178,3 @@ def test_more_points_do_not_change_the_minima(monkeypatch, optimised):
     np.testing.assert_allclose(few["m"], many["m"], rtol=0.02, atol=1e-5)
     np.testing.assert_allclose(few["theta"], many["theta"], rtol=0.01, atol=1e-5)
     np.testing.assert_allclose(few["train"], many["train"], rtol=0.005)
-
-
-@pytest.mark.full("test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do")
-@pytest.mark.parametrize(("examples", "sign"), [(60, -1), (150, 1)])
-def test_training_ends_in_the_two_minima(examples, sign):
-    problem, rule = cui.Attention(D=100, examples=examples), dynsim.sgd(4.0)
-    options = {"steps": 500, "batch": math.inf, "times": [500], "record": ["train", "gap"]}
-    run = jax.vmap(lambda key: dynsim.train(problem, rule, key, **options))(
-        jax.random.split(jax.random.key(0), 16)
-    )
-    with jax.enable_x64(True):
-        theory = np.asarray(cui.minima(problem)["train"])
-    train, gap = (np.asarray(run[name])[:, 0] for name in ("train", "gap"))
-    # What the student adds of the positions is of the order of 1 / D of the output.
-    error = train.std(0) / math.sqrt(16) + 0.1 * train.mean(0)
-    assert (abs(train.mean(0) - theory) < 2 * error).all()
-    assert sign * gap.mean() > 4 * gap.std() / math.sqrt(16)

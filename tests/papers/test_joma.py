@@ -21,12 +21,6 @@ def runs(loss, **arrays):
     return xr.Dataset({"loss": (("seed", "time"), np.array(loss)), **data}, coords)
 
 
-def over_time(values, ndim=3, tokens=1):
-    """The same values of both seeds, and of all queries and tokens."""
-    shape = (1, 3, *(1,) * (ndim - 2))
-    return np.reshape(values, shape) * np.ones((2, 3, *(1,) * (ndim - 3), tokens))
-
-
 def test_the_toy_is_the_recursion_of_the_paper_and_its_limit_of_small_steps():
     """v += 0.02 (mu - v) o softmax(v^2 / 3) from 0.05, which ends at mu."""
     # Ten values of v at the end, between 1 and 4.
@@ -65,7 +59,7 @@ def test_only_the_sum_over_queries_obeys_the_theorem():
     """V^2/2 grows by 3 and two queries move by 1 and 2. Tokens that fewer queries lack are NaN."""
     z = np.full((2, 3, 2, 2), np.nan)
     z[..., 0] = [[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]]
-    weight = over_time([0.0, 1.0, 6.0]) ** 0.5 * [1, np.nan]
+    weight = np.sqrt([[[0.0], [1.0], [6.0]]] * 2) * [1, np.nan]
     conserved = z.sum(2) - weight**2 / 2 * [[[0], [1], [1]]]
     data = runs([[1.0] * 3] * 2, logits=z, weight=weight, conserved=conserved)
     errors = invariant.of_queries(data)

@@ -9,13 +9,9 @@ import pytest
 from scipy import integrate, optimize, special
 
 import dynsim
-from odes import Training
 from odes.batch_noise import size_of
 from papers import cabannes, factorisation, gromov, kumar, saxe
-
-
-def training(problem, eta, batch=1):
-    return Training(problem, dynsim.sgd(eta), batch)
+from tests.papers.made import training
 
 
 def test_modes_are_learned_at_the_times_of_saxe():
@@ -26,19 +22,6 @@ def test_modes_are_learned_at_the_times_of_saxe():
         tau = math.log(uf * (s - u0) / (u0 * (s - uf))) / (2 * s)
         found = saxe.MODES.solve(problem, dynsim.sgd(eta), [0.0, tau / eta], record="learned")
         np.testing.assert_allclose(found["learned"][-1, k], uf, rtol=1e-3)
-
-
-@pytest.mark.parametrize("layers", [2, pytest.param(4, marks=pytest.mark.full)])
-def test_modes_are_those_of_training(layers):
-    """Of a run of descent, which differs by the size of its steps."""
-    problem, rule = saxe.DeepLinear(layers=layers, u0=0.05), dynsim.sgd(1e-3)
-    times = [0, 1000, 2000, 4000]
-    run = dynsim.train(
-        problem, rule, jax.random.key(1), steps=4000, batch=math.inf, times=times, record="learned"
-    )
-    found = saxe.MODES.solve(problem, rule, times, record="learned")
-    # Steps of 1e-3 in a time of 4, at rates of growth up to 2.
-    np.testing.assert_allclose(run["learned"], found["learned"], rtol=0.01)
 
 
 def test_factors_obey_their_flow():
@@ -137,21 +120,6 @@ def test_averages_over_units_are_those_of_the_flow_of_all_weights():
     sample = miss(w, new, new[:, 0] ** 2 / 2) ** 2 / 2
     error = sample.std() / math.sqrt(len(sample))
     assert abs(found["test"][-1] - sample.mean()) < 4 * error
-
-
-@pytest.mark.more
-def test_lazier_training_generalises_later():
-    """Steps from a training error of 0.1 to a test error of 0.1."""
-    times = np.arange(0, 2001, 10)
-    lags = []
-    for alpha in (1.0, 5.0):
-        problem, names = kumar.LazyToRich(alpha=alpha), ["train", "test"]
-        found = kumar.AVERAGES.solve(
-            problem, dynsim.sgd(10.0), times, key=jax.random.key(0), record=names
-        )
-        train, test = (times[np.argmax(found[n] < 0.1)] for n in names)
-        lags.append(test - train)
-    assert 0 < 3 * lags[0] < lags[1], lags
 
 
 @pytest.mark.parametrize(("p", "width"), [(23, 128), pytest.param(97, 500, marks=pytest.mark.full)])

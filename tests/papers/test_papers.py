@@ -170,13 +170,12 @@ def test_the_mean_of_the_loss_is_that_of_many_examples(problem):
     assert error < 0.05 * sample.mean()
 
 
-OTHERS = (kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), self_stabilisation.Network())
-
-
+OTHERS = kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), self_stabilisation.Network()
 FULL = pytest.mark.full("test_a_theory_begins_with_a_step_of_descent")
-
-
-FLOWING = [*DRAWN[1:], *(pytest.param(problem, marks=FULL) for problem in (DRAWN[0], *OTHERS))]
+FLOWING = [
+    *DRAWN[1:],
+    *(pytest.param(x, marks=FULL) for x in (*OTHERS, self_stabilisation.Network())),
+]
 
 
 @pytest.mark.parametrize("problem", FLOWING, ids=lambda problem: type(problem).__name__)

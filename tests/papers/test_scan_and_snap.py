@@ -13,9 +13,8 @@ import dynsim
 import sweeps
 from dynsim import Status
 from dynsim.classes.corpus import Corpus
-from dynsim.classes.tasks import TaskTable
 from papers import scan_and_snap
-from papers.scan_and_snap import peaks, text, validity
+from papers.scan_and_snap import text, validity
 from papers.scan_and_snap.attention import Figure4, Figure5
 from papers.scan_and_snap.figure3 import Figure3
 from papers.scan_and_snap.figure6 import Figure6, report
@@ -41,14 +40,6 @@ def test_training_reproduces_published_cells_of_figure_6(ratios):
     error = ((known["std"] ** 2 + runs["std"] ** 2) / 10) ** 0.5
     apart = abs(runs["mean"] - known["mean"])
     assert (apart <= np.maximum(3 * error, 0.02 * known["mean"])).all()
-
-
-def test_the_exact_theories_are_those_for_any_classes_unless_these_are_symmetric():
-    run = sweeps.experiment()
-    skewed = run.at({"task": TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
-    names = ("symmetric", "symmetric-descent")
-    assert peaks.exact(run) == dict(zip(names, names, strict=True))
-    assert peaks.exact(skewed) == dict(zip(names, ("plain", "descent"), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -268,8 +259,7 @@ def test_only_seeds_that_ended_well_are_drawn():
     data = xr.Dataset({"status": ("seed", status), **steps}, {"seed": range(4)})
     run = sweeps.experiment("transformer", eta=4.5, clip=0.25)
     assert text.ended_well(data, run, 3).seed.values.tolist() == [1, 3]
-    message = "eta = 4.5, clip = 0.25: every run with 3 layer(s) diverged, from step 7 on"
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=r"eta = 4\.5.*step 7"):
         text.ended_well(data.isel(seed=[0, 2]), run, 3)
 
 

@@ -41,30 +41,6 @@ def test_predicted_peaks_are_those_of_gamma():
     np.testing.assert_allclose(found, [want, want / 2], rtol=1e-9)
 
 
-@pytest.mark.full(
-    "test_predicted_peaks_are_those_of_gamma", "test_consequences_of_section_6_hold_for_the_flow"
-)
-def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it():
-    plan = families.of_family(families.FAMILIES["overlap"], seeds=1)
-    assert plan["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
-    axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
-    flow, descent = (
-        dataclasses.replace(plan[theory], axes=axes)
-        for theory in ("symmetric", "symmetric-descent")
-    )
-    measured = peaks.measured(sweeps.run(flow))
-    late = measured / sweeps.evaluate(flow, peaks.predicted) - 1
-    # Without overlap rows of W are independent: Lemma 6 is the flow itself, but for eta_Z.
-    assert np.abs(late.sel(overlap=0)).max() < 3e-3
-    assert (late.sel(overlap=0.3) > 0.05).all()
-    # The flow knows eta_Y t alone, so that its relative deviation does not depend on eta_Y.
-    assert np.ptp(late.sel(overlap=0.3).values) < 3e-3
-    # Descent makes its first step with the full gradient of the start: it is early.
-    early = peaks.measured(sweeps.run(descent)) - measured
-    assert (early < 0).all()
-    assert (early > -0.5).all()
-
-
 def test_horizons_follow_the_predicted_peak_of_the_smallest_effective_rate():
     sweep = families.of_family(families.FAMILIES["size"], seeds=2)["simulation"]
     sizes = zip(sweep.fields["num_queries"], sweep.fields["M"], strict=True)
@@ -142,7 +118,6 @@ def test_curves_and_bars_of_snap(flow):
     root = optimize.brentq(lambda x: np.exp(x) - 33 * x, 1, 10)
     np.testing.assert_allclose(bar.get_xdata(), [2 * np.log(34) / 0.1, 4 * root / 0.1], rtol=1e-9)
     np.testing.assert_allclose(peak.get_xdata(), gamma_peak(2, 34, 0.1), rtol=1e-9)
-    plt.close()
 
 
 def test_slopes_are_exponents_and_bars_deviations_of_runs():
@@ -167,7 +142,6 @@ def test_slopes_are_exponents_and_bars_deviations_of_runs():
     assert [each[2] for each in others] == [(), (), ()]
     labels = [each.get_label().split("$")[1] for each in ax.containers]
     assert labels == ["+0.79", "+1.00", "+2.00", "-1.00"]
-    plt.close()
 
 
 @pytest.mark.parametrize("names", [("overlap",), ("momentum", "sampling")])
@@ -185,11 +159,6 @@ def test_collapse_is_drawn_for_any_number_of_families(names):
     assert len(picture.figure.axes) == 1 + len(names)
     line = picture.figure.axes[0].get_lines()[0]
     np.testing.assert_allclose(line.get_ydata(), 1.05 * line.get_xdata())
-    plt.close(picture.figure)
-
-
-pytestmark = pytest.mark.usefixtures("quick_theory")
-RULE = dynsim.sgd(1.0, 1.0)
 
 
 def test_criterion_of_eq_10_by_its_formula():
@@ -255,7 +224,7 @@ def test_without_eq_10_the_other_criteria_are_drawn():
     """Classes that are not independent; the most probable two tokens of each are judged."""
     probs = [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0, 0.4, 0.6]]
     task = dynsim.sequence_classes(probs, query=[0, 0, 1])
-    found = words.fates(dynsim.Layer(task, math.inf), task, RULE, steps=3, top=2)
+    found = words.fates(dynsim.Layer(task, math.inf), task, dynsim.sgd(1.0, 1.0), steps=3, top=2)
     assert found.missing.keys() == {"eq10"}
     assert "linearly independent" in found.missing["eq10"]
     assert found.signs.keys() == {"theorem-2", "owned", "owned-local", "flow-start", "plain"}
@@ -280,7 +249,6 @@ def test_without_eq_10_the_other_criteria_are_drawn():
     # A row for each rule that speaks, and one for the more frequent sign.
     spoken = [score.right for score in found.scores.values() if score.spoken]
     np.testing.assert_array_equal(strip.collections[0].get_array()[:-1], spoken)
-    plt.close(figure)
 
 
 # Two trainings and a flow.

@@ -2,7 +2,6 @@
 what is drawn and counted."""
 
 import functools
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,53 +38,32 @@ TABLE = {
 }
 
 
-class Size(NamedTuple):
-    """Settings of the experiments, the number of seeds and that of recorded times."""
-
-    numbers: dict[str, Any]
-    seeds: int
-    times: int
-
-
-SIZES = {
-    "full": Size({}, 6, 64),
-    # A seventh of the arithmetic. The noise, 0.8 of the critical one, hides Q at the large rate.
-    "small": Size({"d": 24, "length": 97, "batch": 32, "pool": 2048, "r": 1.5, "tau": 0.3}, 3, 24),
-    "fast": Size({"problem": "two_stage-fast"}, 3, 3),
-}
+SEEDS, TIMES = 6, 64
 LIMITS = {"K1": 0.05, "K2": 0.02, "W_norm": 0.02, "V_norm": 0.02, "W_trace": 0.02}
-# Minutes of training at either size; training and equations have default tests by themselves.
+# Minutes of training; training and equations have default tests by themselves.
 FULL = pytest.mark.full(
     "odes/two_stage/test_claims.py::test_verdicts_follow_the_numbers",
     "dynsim/two_stage/test_simulate.py::test_a_run_is_the_algorithm_step_by_step",
     "odes/two_stage/test_solve.py::test_nominal_run_has_the_numbers_of_the_reduction",
 )
-BOTH = pytest.mark.parametrize("size", ["small", "full"])
-
-
-def of(size, **changes):
-    return sweeps.experiment(**{"problem": "two_stage", **SIZES[size].numbers, **changes})
 
 
 @pytest.fixture(scope="module")
 def train():
-    """A function from a size, and changes to its settings, to its runs; it trains each of them
-    once."""
+    """A function from settings to the runs, which trains each of them once."""
 
     @functools.cache
-    def found(size, **changes):
-        run = of(size, **changes)
-        sweep = two_stage.training(run, SIZES[size].seeds, SIZES[size].times)
-        return two_stage.ended(sweeps.run(sweep).load(), run)
+    def found(problem="two_stage", seeds=SEEDS, times=TIMES, **changes):
+        run = sweeps.experiment(problem, **changes)
+        return two_stage.ended(sweeps.run(two_stage.training(run, seeds, times)).load(), run)
 
     return found
 
 
 @pytest.fixture(scope="module")
-def solve():
-    """The reduced ODE for the runs of a size."""
-    sweep = lambda size: two_stage.ode(of(size), SIZES[size].times)
-    return functools.cache(lambda size: sweeps.run(sweep(size)).load().isel(seed=0))
+def ode():
+    """The reduced ODE for the runs."""
+    return sweeps.run(two_stage.ode(sweeps.experiment("two_stage"), TIMES)).load().isel(seed=0)
 
 
 @FULL
@@ -94,7 +72,7 @@ def test_the_measured_table(train, name):
     """Two means of six runs differ by 0.58 standard deviations in the root mean square; three times
     that is allowed, with the larger of the two deviations: our own may be the larger one, because
     a run that learns Q late moves everything that is measured on Q."""
-    runs = train("full")
+    runs = train()
     for at, (mean, deviation) in zip((runs.switch, -1), TABLE[name], strict=True):
         here = runs[name][:, at]
         scatter = max(deviation, float(here.std("seed", ddof=1)))
@@ -104,35 +82,33 @@ def test_the_measured_table(train, name):
 @FULL
 def test_times_at_which_the_components_are_learned(train):
     # 3.3 +- .6 and 85 +- 8, six seeds each; the same three standard errors of a difference.
-    runs = train("full")
+    runs = train()
     assert claims.learning_times(runs, "P").mean() == pytest.approx(3.3, abs=1.0)
     assert claims.learning_times(runs, "Q").mean() == pytest.approx(85, abs=14)
 
 
 @FULL
-@BOTH
 @pytest.mark.parametrize("name", LIMITS)
-def test_reduced_ode_against_the_mean_of_the_runs(train, solve, size, name):
+def test_reduced_ode_against_the_mean_of_the_runs(train, ode, name):
     """The limit is on what the theory is off by; the standard error of the mean comes on top,
     because K1 alone has 6 % of it over six seeds, nearly all before t = 2."""
-    runs = train(size)
+    runs = train()
     mean, std = runs[name].mean("seed").values, runs[name].std("seed", ddof=1).values
 
     def over_time(values):
         return float(np.sqrt(np.trapezoid(values**2, runs.eta_time[0])))
 
-    error = over_time(std / np.sqrt(SIZES[size].seeds))
-    assert over_time(solve(size)[name].values - mean) <= LIMITS[name] * over_time(mean) + error
+    error = over_time(std / np.sqrt(SEEDS))
+    assert over_time(ode[name].values - mean) <= LIMITS[name] * over_time(mean) + error
 
 
 @FULL
-@BOTH
-def test_the_claims(train, solve, size):
-    runs, forever = train(size), train(size, control="forever")
-    found = [*claims.stages(runs, runs.switch, solve(size)), *claims.large_rate_alone(forever)]
-    if size == "full":  # decompositions by the dozen; the figure's test makes a few
-        curves = (claims.truncations(of(size).problem, runs, at, 2) for at in (runs.switch, -1))
-        found += claims.directions(*curves)
+def test_the_claims(train, ode):
+    runs, forever = train(), train(control="forever")
+    found = [*claims.stages(runs, runs.switch, ode), *claims.large_rate_alone(forever)]
+    problem = sweeps.experiment("two_stage").problem
+    curves = (claims.truncations(problem, runs, at, 2) for at in (runs.switch, -1))
+    found += claims.directions(*curves)
     traces = claims.traces(runs, runs.switch)
     # In single runs the last one fails: the trace of V's noise-made entries is as large as b - a.
     assert [c.text for c in (*found, *traces[:3]) if not c.holds] == []
@@ -144,9 +120,10 @@ def test_the_claims(train, solve, size):
 )
 def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(train):
     """Without it the accuracy of Q ends at three quarters."""
-    bias, plain = (train("fast", **each).mean("seed") for each in ({"bias": True}, {}))
+    runs = [train("two_stage-fast", 3, 3, **each) for each in ({"bias": True}, {})]
+    bias, plain = (each.mean("seed") for each in runs)
     assert bias.accuracy_Q[-1] > 0.95
-    assert bias.accuracy_Q[train("fast").switch] < 0.6
+    assert bias.accuracy_Q[runs[1].switch] < 0.6
     assert float(plain.accuracy_Q[-1]) == pytest.approx(0.75, abs=0.03)
     assert bias.K2[-1] < plain.K2[-1] - 0.03
 

@@ -231,10 +231,3 @@ def test_what_loops_and_branches_take_counts_as_read():
 
     for function in (looped, chosen):
         assert traces.reads(jax.jit(function).trace(X, A)) == [True, True]
-
-
-def test_operations_are_those_of_inner_programs_too():
-    drawn = lambda x: jax.lax.map(lambda k: jax.random.normal(k), jax.random.split(x, 3))
-    for function, want in ((drawn, True), (jnp.sin, False)):
-        made = jax.jit(function).trace(jax.random.key(0) if want else X)
-        assert ("random_bits" in traces.operations(made.jaxpr.jaxpr)) == want

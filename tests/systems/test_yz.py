@@ -1,11 +1,9 @@
 """Each theory of the layer computes what its equations say."""
 
-import jax
 import numpy as np
 import pytest
 
 import dynsim
-from tests.systems.layers import initial_weights
 from tests.systems.yz import Layer
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -13,11 +11,19 @@ pytestmark = pytest.mark.usefixtures("x64")
 TASK = dynsim.SynMedium(1).build()
 PLAIN = Layer(TASK, dynsim.sgd(1.3, 0.7), (0.0, 10.0, 25.0))
 MOMENTUM = Layer(TASK, dynsim.sgd(0.3, 0.2, momentum=0.8), (0.0, 10.0, 25.0))
-
+RNG = np.random.default_rng(0)
+RANDOM = (RNG.normal(size=(rows, TASK.M)) / 2 for rows in (TASK.M, 1))
+RESIDUAL = Layer(TASK, dynsim.sgd(0.3, 0.4), PLAIN.times, dynsim.YZ(*RANDOM, residual=True))
+"""With a residual stream, and from random weights."""
+UNEQUAL = Layer(
+    dynsim.sequence_classes(np.kron(np.eye(3), [0.2, 0.8]), [0, 0, 1], prior=[0.2, 0.3, 0.5]),
+    *(dynsim.sgd(1.3, 0.7), PLAIN.times),
+)
 
 OF_SGD = ("plain", "symmetric", "lemma3", "eq10", "eq10-paper", "eq10-finite-m", "eq10-remark-1")
 OF_MOMENTUM = ("matched", "heavy-ball", "rescaled", "symmetric")
 SYSTEMS = [*((PLAIN, name) for name in OF_SGD), *((MOMENTUM, name) for name in OF_MOMENTUM)]
+SYSTEMS += [(RESIDUAL, "plain")]
 FEW = {(PLAIN, "plain")}
 """Whose equations the solver takes in the default suite; equal steps, which take a fraction of the
 time to compile, take those of the others, and the solver all of them with `make test-full`."""
@@ -34,17 +40,6 @@ def named(system: Layer, theory: str, *, full: bool) -> object:
 @pytest.mark.more
 def test_theories_through_the_solver(system: Layer, theory: str) -> None:
     system.check(theory)
-
-
-def test_attention_that_stays() -> None:
-    PLAIN.check("fixed_attention")
-
-
-@pytest.mark.full("test_theories_in_equal_steps")
-def test_a_random_start() -> None:
-    # The program of the first case above.
-    start = initial_weights(TASK, "uniform", jax.random.key(0), "float64")
-    Layer(TASK, dynsim.sgd(0.8, 1.5), PLAIN.times, start).check("plain")
 
 
 def cosine(t: float) -> float:
@@ -65,8 +60,9 @@ RATES = (dynsim.schedules.steps(peak, (5, 12), (0.6, 0.3)) for peak in (0.3, 0.2
 OF_BOTH = Layer(TASK, dynsim.sgd(*RATES, momentum=0.8), PLAIN.times, pace=falling)
 
 
-def test_attention_that_stays_under_a_schedule() -> None:
-    SCHEDULED.check("fixed_attention")
+@pytest.mark.parametrize("system", [SCHEDULED, UNEQUAL])
+def test_attention_that_stays(system: Layer) -> None:
+    system.check("fixed_attention")
 
 
 @pytest.mark.full("odes/yz/test_schedules.py::test_closed_forms_are_flows_in_the_integral")

@@ -1,97 +1,18 @@
-"""Prompts of the two-stage system, with the equations of the reduced ODE in NumPy, integrated by
-SciPy."""
+"""Prompts of the two-stage system: their outputs by the equations, on grids in NumPy."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.integrate import solve_ivp
 from scipy.special import erf
 
-import dynsim
-from dynsim import Status
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes import two_stage
-from odes.solver.tolerances import Tolerances
-from odes.two_stage import field
-from odes.two_stage.loss import ReducedState, Rule
+from odes.two_stage.loss import Rule
 
 RULE = Rule(24, 12, 24, 12)
 """Nodes that are exact to less than the grids here are."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Components:
-    """Uncoupled components of which everything moves within the first stage.
-
-    Attributes:
-        start: a, b and the variances of the five blocks of noise.
-        steps: number of optimiser steps, of the first stage.
-    """
-
-    task: Prompts
-    rule: dynsim.Annealed
-    start: tuple[float, ...]
-    steps: float
-
-    def check(self) -> None:
-        """Assert that the solver's states are those of the equations."""
-        want = self.exact()
-        found = two_stage.solve(
-            self.task,
-            self.rule,
-            [self.steps / 3, self.steps],
-            start=ReducedState(*self.start),
-            record=("state",),
-            rule=RULE,
-            tolerances=Tolerances(1e-8, 1e-11),
-        )
-        assert found.status == Status.OK
-        # The grids agree to 1e-4; everything has moved by more than 2 %.
-        np.testing.assert_allclose(found["state"][-1], want, rtol=4e-4)
-        assert (np.abs(want / self.start - 1) > 0.02).all()
-
-    def check_drift(self) -> None:
-        """Assert that the start moves as the equations say."""
-        model = field.checked_model(self.task, True, RULE)
-        args, start = (
-            (self.task, Annealing.of(self.rule)),
-            ReducedState(*map(jnp.asarray, self.start)),
-        )
-        found = jax.jit(lambda state: field.drift(model, jnp.zeros(()), state, args))(start)
-        want = self.drift(np.array(self.start))
-        # The grid of |g| errs by 2e-4.
-        np.testing.assert_allclose(jax.tree.leaves(found), want, rtol=4e-4)
-
-    def drift(self, x: Float[np.ndarray, "7"]) -> Float[np.ndarray, "7"]:
-        """Every number goes down the loss, all weights decay, and gradient noise feeds the
-        variances."""
-        optimizer, d = Annealing.of(self.rule), self.task.d
-        sizes = np.array([d - 1, (d - 1) * d, d - 1, d - 1, (d - 1) ** 2])
-        slope = np.array(
-            [(self.loss(x + e) - self.loss(x - e)) / (2 * e.sum()) for e in np.diag(1e-4 * x)]
-        )
-        down = np.r_[-slope[:2], -4 / sizes * x[2:] * slope[2:] - optimizer.decay * x[2:]]
-        noise = np.r_[0, 0, 5 * (optimizer.eta_1 * optimizer.noise**2,)]
-        return down - optimizer.decay * x + noise
-
-    def exact(self) -> Float[np.ndarray, "7"]:
-        """The state at the end."""
-        span, start = (0, self.steps * 0.2), np.array(self.start)
-        solved = solve_ivp(
-            lambda t, x: self.drift(x), span, start, rtol=1e-5, atol=1e-8, method="RK23"
-        )
-        return solved.y[:, -1]
-
-    def loss(self, x: Float[np.ndarray, "7"]) -> float:
-        """K1 + K2, from the equations, without derivatives."""
-        P, *Q = on_grids(self.task, x)
-        return P.mean_of(np.logaddexp) + sum(q.mean_of(np.logaddexp) for q in Q) / 2
 
 
 NORMAL = np.linspace(-6, 6, 41)

@@ -106,6 +106,20 @@ class Layer:
         """r_n = e_nu(n) - softmax of the logits."""
         return np.eye(self.task.M)[np.asarray(self.task.next_token)] - softmax(logits, axis=1)
 
+    def read(
+        self, f: Float[np.ndarray, "K M"], Y: Float[np.ndarray, "M M"]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What Y reads, to which a residual adds the query; r_n, and g_n, what goes back to f."""
+        if self.start is None or not self.start.residual:
+            r = self.residual(f @ Y)
+            return f, r, r @ Y.T
+        c = f + np.eye(self.task.M)[np.asarray(self.task.query)]
+        norm = np.linalg.norm(c, axis=1, keepdims=True)
+        h = c / norm
+        r = self.residual(h @ Y)
+        g = r @ Y.T
+        return h, r, (g - h * (h * g).sum(1, keepdims=True)) / norm
+
     def pull(
         self, f: Float[np.ndarray, "K M"], g: Float[np.ndarray, "K M"]
     ) -> Float[np.ndarray, "Q M"]:
@@ -120,8 +134,8 @@ class Layer:
     ) -> tuple[Float[np.ndarray, "M M"], Float[np.ndarray, "Q M"]]:
         """Minus the gradient of the population loss."""
         f = self.attention(Z)
-        r = self.residual(f @ Y)
-        return (self.prior * f).T @ r, self.pull(f, r @ Y.T)
+        h, r, g = self.read(f, Y)
+        return (self.prior * h).T @ r, self.pull(f, g)
 
     def loss(self, logits: Float[np.ndarray, "K M"]) -> float:
         """Cross entropy in nat."""
@@ -131,21 +145,21 @@ class Layer:
     def measured(self, Y: Float[np.ndarray, "S M M"], Z: Float[np.ndarray, "S Q M"]) -> Values:
         """Observables of the weights at all times, and the last weights."""
         f = np.stack([self.attention(z) for z in Z])
-        g = np.stack([self.residual(a @ y) @ y.T for a, y in zip(f, Y, strict=True)])
+        h, _, g = map(np.stack, zip(*map(self.read, f, Y), strict=True))
         return {
             "z": Z[:, np.asarray(self.task.query_index)],
-            "loss": np.array([self.loss(a @ y) for a, y in zip(f, Y, strict=True)]),
+            "loss": np.array([self.loss(a @ y) for a, y in zip(h, Y, strict=True)]),
             "speed": (f * g).sum(2),
             "params": (Y[-1], Z[-1]),
         }
 
-    def decoder(self, visits: Float[np.ndarray, " S"], rate: float) -> Float[np.ndarray, " S"]:
+    def decoder(self, visits: Float[np.ndarray, "*S"], rate: float) -> Float[np.ndarray, "*S"]:
         """M h by Eq. 45: e^{M h} + (M-1) M h = M eta_Y s + 1."""
         rest = self.task.M - 1
         scaled = (self.task.M * rate * np.asarray(visits) + 1) / rest
         return scaled - wrightomega(scaled - np.log(rest))
 
-    def speed(self, Mh: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
+    def speed(self, Mh: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
         """gamma = (M-1)^2 h / (M - 1 + e^{M h}) (Theorem 1)."""
         rest = self.task.M - 1
         return rest**2 * Mh / self.task.M / (rest + np.exp(Mh))
@@ -231,15 +245,15 @@ def printed(system: Layer, *, weight: float, slower: float = 1.0) -> Values:
         "overlap": overlap,
         # Theorem 1: what the drift's distinct tokens have in common.
         "xi": gamma(times)[:, None] * (own - 1),
-        "closed": decoded(system, system.elapsed(times) / K, slower * eta_y),
+        "closed": decoded(system, slower * eta_y),
     }
 
 
-def decoded(system: Layer, visits: Float[np.ndarray, " S"], rate: float) -> Values:
-    """Loss and speed of Lemma 6's decoder, whose logits are M h (e_n - 1/M)."""
-    Mh = system.decoder(visits, rate)
-    speed = np.repeat(system.speed(Mh)[:, None], system.task.K, axis=1)
-    return {"loss": np.log1p((system.task.M - 1) * np.exp(-Mh)), "speed": speed}
+def decoded(system: Layer, rate: float) -> Values:
+    """Loss and speed of Lemma 6's decoder after pi(n) t visits; logits are M h (e_n - 1/M)."""
+    Mh = system.decoder(system.elapsed(np.array(system.times))[:, None] * system.prior[:, 0], rate)
+    loss = np.log1p((system.task.M - 1) * np.exp(-Mh)) @ system.prior[:, 0]
+    return {"loss": loss, "speed": system.speed(Mh)}
 
 
 def remark_1(system: Layer) -> Values:
@@ -251,10 +265,9 @@ def remark_1(system: Layer) -> Values:
 
 def fixed(system: Layer) -> Values:
     """The decoder alone: attention stays where it starts."""
-    K, times = system.task.K, np.array(system.times)
     z = system.weights()[1][np.asarray(system.task.query_index)]
-    still = np.broadcast_to(z, (times.size, *z.shape))
-    return {"z": still, "closed": decoded(system, system.elapsed(times) / K, system.rates[0])}
+    still = np.broadcast_to(z, (len(system.times), *z.shape))
+    return {"z": still, "closed": decoded(system, system.rates[0])}
 
 
 EXACT: dict[str, Callable[[Layer], Values]] = {

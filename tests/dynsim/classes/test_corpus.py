@@ -12,54 +12,40 @@ from dynsim.classes.corpus import batches, load_corpus, sample_windows, syntheti
 TRAIN = "b a a\nc b a\n"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder in WikiText's layout whose splits hold words of their own."""
+@pytest.mark.parametrize(
+    ("text", "options", "vocabulary", "train"),
+    [
+        # By count, then by alphabet.
+        (TRAIN, {}, "a <eos> b c <unk>", "b a a <eos> c b a <eos>"),
+        (TRAIN, {"min_count": 2}, "a <eos> b <unk>", "b a a <eos> <unk> b a <eos>"),
+        # Two b and one c are as many as the a, and "<unk>" comes before "a".
+        (TRAIN, {"max_vocabulary": 3}, "<unk> a <eos>", "<unk> a a <eos> <unk> <unk> a <eos>"),
+        # Unknown ones of the text and of the count are one.
+        ("<unk> a a\n<unk> b a\n", {"min_count": 2}, "<unk> a <eos>",
+         "<unk> a a <eos> <unk> <unk> a <eos>"),
+        # Every line ends: empty ones too, and a last one without its newline.
+        ("\ufeff\n a \n\nb", {}, "<eos> a b <unk>", "<eos> a <eos> <eos> b <eos>"),
+        ("The the\n", {}, "<eos> The the <unk>", "The the <eos>"),
+        ("The the\n", {"lower": True}, "the <eos> <unk>", "the the <eos>"),
+    ],
+)  # fmt: skip
+def test_words_are_numbered(
+    text: str, options: dict, vocabulary: str, train: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.txt").write_text(text, encoding="utf-8")
+    corpus = load_corpus(tmp_path, valid=None, test=None, **options)
+    assert corpus.valid is None
+    assert corpus.vocabulary == tuple(vocabulary.split())
+    assert corpus.words(corpus.train) == train.split()
+
+
+def test_splits_share_a_vocabulary(tmp_path: Path) -> None:
     for name, text in {"train": TRAIN, "valid": "a d\n", "test": "c\n"}.items():
         (tmp_path / f"{name}.txt").write_text(text)
-    return tmp_path
-
-
-def test_vocabulary_by_count_then_alphabet(folder: Path) -> None:
-    corpus = load_corpus(folder)
-    assert corpus.vocabulary == ("a", "<eos>", "b", "c", "<unk>")
-    np.testing.assert_array_equal(corpus.train, [2, 0, 0, 1, 3, 2, 0, 1])
-    np.testing.assert_array_equal(corpus.valid, [0, 4, 1])
-    np.testing.assert_array_equal(corpus.test, [3, 1])
+    corpus = load_corpus(tmp_path)
+    assert (corpus.valid.tolist(), corpus.test.tolist()) == ([0, 4, 1], [3, 1])
     np.testing.assert_array_equal(corpus.ids(["c", "nowhere"]), [3, 4])
-    assert corpus.words([3, 4, 3]) == ["c", "<unk>", "c"]
     assert corpus.train.dtype == np.int32
-
-
-def test_rare_words_are_unknown(folder: Path) -> None:
-    corpus = load_corpus(folder, min_count=2)
-    assert corpus.vocabulary == ("a", "<eos>", "b", "<unk>")
-    np.testing.assert_array_equal(corpus.train, [2, 0, 0, 1, 3, 2, 0, 1])
-    # Two b and one c are as many as the a, and "<unk>" comes before "a".
-    corpus = load_corpus(folder, max_vocabulary=3)
-    assert corpus.vocabulary == ("<unk>", "a", "<eos>")
-
-
-def test_unknown_of_the_text_and_of_the_count_are_one(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("<unk> a a\n<unk> b a\n")
-    corpus = load_corpus(tmp_path, min_count=2, valid=None, test=None)
-    assert corpus.vocabulary == ("<unk>", "a", "<eos>")
-    assert (corpus.train == 0).sum() == 3
-    assert corpus.valid is None
-
-
-def test_every_line_ends(tmp_path: Path) -> None:
-    """Empty lines too, and a last one without its newline."""
-    (tmp_path / "train.txt").write_text("\n a \n\nb", encoding="utf-8-sig")
-    corpus = load_corpus(tmp_path, valid=None, test=None)
-    words = [corpus.vocabulary[token] for token in corpus.train]
-    assert words == ["<eos>", "a", "<eos>", "<eos>", "b", "<eos>"]
-
-
-def test_lower_case(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("The the\n")
-    assert len(load_corpus(tmp_path, valid=None, test=None).vocabulary) == 4
-    assert len(load_corpus(tmp_path, valid=None, test=None, lower=True).vocabulary) == 3
 
 
 def test_single_file_is_split(tmp_path: Path) -> None:
@@ -86,16 +72,14 @@ def test_each_token_is_predicted_once(surplus: int) -> None:
     np.testing.assert_array_equal(found[1:, :, 0], found[:-1, :, -1])
 
 
-def test_sequences_have_35_tokens_and_a_batch_20_by_default() -> None:
-    assert batches(np.arange(2 * 20 * 35 + 1)).shape == (2, 20, 36)
-
-
 def test_a_text_as_long_as_its_sequences() -> None:
     tokens = np.arange(12)
     np.testing.assert_array_equal(batches(tokens, 11, 1), [[tokens]])
     assert sample_windows(tokens[:5], jax.random.key(0), 1, 4).shape == (1, 5)
     assert batches(tokens[:9], 4, 2).shape == (1, 2, 5)
     assert batches(tokens, 1, 2).shape == (5, 2, 2)
+    # By default.
+    assert batches(np.arange(2 * 20 * 35 + 1)).shape == (2, 20, 36)
 
 
 def test_random_windows_reach_both_ends() -> None:

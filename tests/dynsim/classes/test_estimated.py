@@ -1,13 +1,9 @@
 """Sequence classes estimated from text: by hand, from a known law, and their overlaps."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from dynsim import Overlapping, Syn, sequence_classes
-from dynsim.classes.corpus import load_corpus
 from dynsim.classes.estimated import estimate_classes
 from dynsim.classes.overlap import overlap_report, owned
 from dynsim.classes.task import SequenceClasses
@@ -32,61 +28,39 @@ def test_counts_by_hand() -> None:
     assert not found.stop_mass.any()
 
 
-def test_twelve_classes_by_default() -> None:
-    """Three for each of four queries, on a text of five that have four next tokens each."""
+def test_numbers_by_default() -> None:
+    """Three classes for each of four queries, on a text of five that have four next tokens each;
+    and the fifty most frequent contextual tokens of a class, of sixty that are drawn evenly."""
     rng = np.random.default_rng(0)
     query = np.arange(2000) % 5
     pairs = np.stack([query, 5 + 4 * query + rng.integers(4, size=2000)])
     found = estimate_classes(pairs.T.ravel(), [f"w{i}" for i in range(25)])
     np.testing.assert_array_equal(np.bincount(found.task.query_index), 4 * [3])
     assert found.length == 35
-
-
-def test_fifty_contextual_tokens_of_a_class_by_default() -> None:
-    """The most frequent ones, of sixty that are drawn evenly."""
-    rng = np.random.default_rng(0)
     text = np.c_[2 + rng.integers(60, size=(400, 33)), np.zeros(400, int), np.ones(400, int)]
     words = [f"w{i}" for i in range(62)]
-    found = estimate_classes(
-        text.ravel(), words, num_queries=1, classes_per_query=1, exclude=words[2:]
-    )
-    assert (found.task.probs > 0).sum() == 50
+    one = {"num_queries": 1, "classes_per_query": 1, "exclude": words[2:]}
+    assert (estimate_classes(text.ravel(), words, **one).task.probs > 0).sum() == 50
 
 
-def test_only_pairs_with_a_whole_window_before_them_count() -> None:
-    """Of q x, x q, q r and r y the last one alone has three tokens before its query."""
-    found = estimate_classes([Q, X, Q, R, Y], WORDS, num_queries=1, classes_per_query=1, length=4)
-    assert found.names == ("r y",)
-    np.testing.assert_allclose(found.task.probs[0, :2], [2 / 3, 0])
-    assert found.coverage == 1
-
-
-def test_next_token_goes_to_the_query_it_follows_most() -> None:
-    """x follows q three times and r twice: r has to do with y, which follows it once."""
-    pairs = [(Q, X)] * 3 + [(R, X)] * 2 + [(R, Y)]
-    text = [token for pair in pairs for token in (A, B, *pair)]
-    found = estimate_classes(
-        text, WORDS, num_queries=2, classes_per_query=1, length=3, exclude="ab"
-    )
-    assert found.names == ("q x", "r y")
-    np.testing.assert_array_equal(found.windows, [3, 1])
-
-
-def test_a_query_counts_wherever_a_token_follows_it() -> None:
-    """r twice, the second time before the last token, and q once."""
-    found = estimate_classes(
-        [A, Q, R, Y, R, C], WORDS, num_queries=1, classes_per_query=1, length=2
-    )
-    assert found.names == ("r y",)
-
-
-def test_excluded_words_are_context_only() -> None:
-    text = [A, B, Q, UNK, A, C, Q, UNK, UNK, B, Q, X]
-    found = estimate_classes(
-        text, WORDS, num_queries=1, classes_per_query=1, length=3, exclude=("<unk>", "a", "b", "c")
-    )
-    assert found.names == ("q x",)
-    assert "<unk>" in found.words
+@pytest.mark.parametrize(
+    ("text", "options", "names"),
+    [
+        # Of q x, x q, q r and r y the last one alone has three tokens before its query.
+        ([Q, X, Q, R, Y], {"length": 4}, ("r y",)),
+        # r twice, the second time before the last token, and q once.
+        ([A, Q, R, Y, R, C], {"length": 2}, ("r y",)),
+        # x follows q three times and r twice: r has to do with y, which follows it once.
+        ([*(A, B, Q, X) * 3, *(A, B, R, X) * 2, A, B, R, Y],
+         {"num_queries": 2, "length": 3, "exclude": "ab"}, ("q x", "r y")),
+        # Excluded words are context only.
+        ([A, B, Q, UNK, A, C, Q, UNK, UNK, B, Q, X],
+         {"length": 3, "exclude": ("<unk>", "a", "b", "c")}, ("q x",)),
+    ],
+)  # fmt: skip
+def test_queries_and_next_tokens(text: list[int], options: dict, names: tuple[str, ...]) -> None:
+    found = estimate_classes(text, WORDS, **{"num_queries": 1, "classes_per_query": 1} | options)
+    assert found.names == names
 
 
 def test_rare_and_stop_words() -> None:
@@ -128,14 +102,9 @@ def test_known_law_is_recovered() -> None:
     text = sample_text(task, num, length, seed=0)
     # Contextual tokens follow one another; as queries they would compete with the real ones.
     words = [f"w{token}" for token in range(task.M)]
-    found = estimate_classes(
-        text,
-        words,
-        num_queries=2,
-        classes_per_query=2,
-        length=length,
-        exclude=[words[token] for token in np.flatnonzero(task.probs.sum(0))],
-    )
+    exclude = [words[token] for token in np.flatnonzero(task.probs.sum(0))]
+    numbers = {"num_queries": 2, "classes_per_query": 2, "length": length}
+    found = estimate_classes(text, words, **numbers, exclude=exclude)
     order = np.argsort(-found.windows)
     np.testing.assert_array_equal(found.tokens[found.task.next_token][order], task.next_token)
     np.testing.assert_array_equal(found.tokens[found.task.query][order], task.query)
@@ -158,12 +127,8 @@ def test_overlap_of_a_known_task() -> None:
     assert report.across == pytest.approx((0.3, 0.3))
     assert np.isnan(report.within).all()
     assert report.spectral == pytest.approx(0.6)
-    assert (report.distinct, report.common, report.nearly_distinct, report.negative) == (
-        15,
-        5,
-        0,
-        0,
-    )
+    numbers = (report.distinct, report.common, report.nearly_distinct, report.negative)
+    assert numbers == (15, 5, 0, 0)
     # The common ones carry sqrt(0.3 / 0.7) of the weight of the distinct ones.
     np.testing.assert_allclose(report.distinct_mass, 1 / (1 + np.sqrt(0.3 / 0.7)))
 
@@ -209,14 +174,3 @@ def test_negative_coefficients_of_theorem_1() -> None:
     alone = overlap_report(Overlapping(1, 0.2).build())
     assert (alone.negative, alone.spectral) == (0, pytest.approx(0, abs=1e-12))
     assert np.isnan([alone.all, alone.within, alone.across]).all()
-
-
-def test_wikitext_overlaps(shared_file: Callable[[str], Path]) -> None:
-    """What real text is like: classes overlap almost fully, and every token is common."""
-    folder = shared_file("data/wikitext-2/valid.txt").parent
-    corpus = load_corpus(folder, train="valid.txt", valid=None, test=None)
-    found = estimate_classes(corpus.train, corpus.vocabulary)
-    assert found.names[:3] == ("the city", "the first", "the song")
-    report = overlap_report(found.task)
-    assert report.all.mean > 0.9
-    assert report.distinct == 0

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from dynsim.linear_icl.model import MAX_SUMMED, Sequences, _bartlett, draw_seque
 from dynsim.linear_icl.regression import learned, off_diagonal, stage
 
 TASK = dynsim.Regression()
+ATTENTIONS = dynsim.MergedHeads(), dynsim.SeparateHeads(2), dynsim.LinearNetwork()
 # Each statistical test fails by chance with this probability; keys are fixed, so it either does
 # now and for ever, or never.
 P_VALUE = 1e-6
@@ -41,18 +43,11 @@ def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np
     return np.array(found)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"attention": dynsim.MergedHeads()},
-        {"attention": dynsim.SeparateHeads(2)},
-        {"attention": dynsim.LinearNetwork()},
-    ],
-)
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.usefixtures("x64")
-def test_losses_are_those_of_the_tokens(shape: dict) -> None:
+def test_losses_are_those_of_the_tokens(attention: Any) -> None:
     rng = np.random.default_rng(0)
-    task = dynsim.Regression(heads=3, scale=0.5, **shape)
+    task = dynsim.Regression(heads=3, scale=0.5, attention=attention)
     params = jax.tree.map(np.float64, jax.jit(task.init)(jax.random.key(1)))
     X = rng.normal(size=(200, TASK.N + 1, TASK.D)) * np.sqrt(np.asarray(TASK.eigenvalues))
     w = rng.normal(size=(200, TASK.D))
@@ -66,12 +61,7 @@ def test_losses_are_those_of_the_tokens(shape: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "N",
-    [
-        3,
-        pytest.param(31, marks=pytest.mark.full),
-        pytest.param(MAX_SUMMED + 12, marks=pytest.mark.full),
-    ],
+    "N", [3, *(pytest.param(N, marks=pytest.mark.full) for N in (31, MAX_SUMMED + 12))]
 )
 def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
@@ -140,19 +130,11 @@ def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
     assert stage(jnp.array([0.51, 0.5, 0.49, 0.9])) == 2
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"attention": dynsim.MergedHeads()},
-        {"attention": dynsim.LinearNetwork()},
-        {"attention": dynsim.SeparateHeads(2)},
-    ],
-)
-def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_observables_and_the_start_are_those_of_numpy(attention: Any) -> None:
     """Weights start independent and normal, those of a network as those of merged heads."""
-    task = dynsim.Regression(
-        3, 7, spectrum=dynsim.GivenSpectrum([1.5, 0.7, 0.2]), heads=200, scale=0.3, **shape
-    )
+    spectrum = dynsim.GivenSpectrum([1.5, 0.7, 0.2])
+    task = dynsim.Regression(3, 7, spectrum=spectrum, heads=200, scale=0.3, attention=attention)
     key = jax.random.key(5)
     params = jax.jit(lambda key: task.init(key))(key)
     for leaf in jax.tree.leaves(params):
@@ -170,13 +152,10 @@ def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
         return {name: f(*task.snapshot(params)) for name, f in task.observables().items()}
 
     found = observed(params)
-    heads = {"U": lambda p: p.U, "W": lambda p: np.reshape(p.W, (200, 3, 3))}
-    each = next((make(params) for name, make in heads.items() if hasattr(params, name)), None)
-    if each is None:
-        each = np.einsum("hra,hrb->hab", params.k, params.q)
-    name = next(name for name in ("W", "U", "k") if hasattr(params, name))
-    squares = np.asarray(getattr(params, name)).reshape(200, -1) ** 2
-    M = np.einsum("h,hab->ab", np.asarray(params.v, float), np.asarray(each, float))
+    first = np.float64(next(getattr(params, n) for n in ("W", "U", "k") if hasattr(params, n)))
+    each = np.einsum("hra,hrb->hab", first, params.q) if hasattr(params, "q") else first
+    M = np.einsum("h,hab->ab", np.float64(params.v), each.reshape(200, 3, 3))
+    squares = first.reshape(200, -1) ** 2
     s = np.array([1.5, 0.7, 0.2])
     gain = 1 + (1 + s.sum() / s) / 7
     shares = np.diag(M) * s * gain
@@ -206,14 +185,10 @@ def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        pytest.param({"attention": dynsim.MergedHeads()}, marks=pytest.mark.full),
-        {"attention": dynsim.SeparateHeads(2)},
-    ],
+    "attention", [pytest.param(ATTENTIONS[0], marks=pytest.mark.full), ATTENTIONS[1]]
 )
-def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(shape: dict) -> None:
-    task, drift = dynsim.Regression(heads=4, scale=0.7, **shape), {}
+def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(attention: Any) -> None:
+    task, drift = dynsim.Regression(heads=4, scale=0.7, attention=attention), {}
     for eta in (0.02, 0.01):
         steps = round(4 / eta)
         run = dynsim.train(
@@ -239,22 +214,15 @@ def test_training_on_sequences_learns_components_in_order(data: str) -> None:
     assert (np.diff(run["batch_loss"]) < 1e-6).all() == (data == "fixed")
 
 
-def test_parts_determine_spectrum_and_weights() -> None:
-    task = dynsim.Regression(
-        3, 9, spectrum=dynsim.GeometricSpectrum(0.5), attention=dynsim.SeparateHeads(2), scale=0.1
-    )
-    np.testing.assert_allclose(task.eigenvalues, np.array([4, 2, 1]) / 7, rtol=1e-6)
-    assert jax.eval_shape(task.init, jax.random.key(0)).k.shape == (5, 2, 3)
-    given = dynsim.Regression(
-        2, 9, spectrum=dynsim.GivenSpectrum([2.0, 1.0]), attention=dynsim.LinearNetwork(), heads=3
-    )
-    np.testing.assert_array_equal(given.eigenvalues, [2, 1])
-    for spectrum, white in (
-        (dynsim.WhiteSpectrum(), True),
-        (dynsim.GivenSpectrum([2.0, 2.0, 2.0]), True),
-        (dynsim.GivenSpectrum([2.0, 2.0, 1.9]), False),
-        (dynsim.LinearSpectrum(), False),
-        (dynsim.GeometricSpectrum(1.0), False),
+def test_spectra_have_their_eigenvalues() -> None:
+    for spectrum, eigenvalues, white in (
+        (dynsim.WhiteSpectrum(), [1, 1, 1], True),
+        (dynsim.GivenSpectrum([2.0, 2.0, 2.0]), [2, 2, 2], True),
+        (dynsim.GivenSpectrum([2.0, 2.0, 1.9]), [2, 2, 1.9], False),
+        (dynsim.LinearSpectrum(), np.array([3, 2, 1]) / 6, False),
+        (dynsim.GeometricSpectrum(1.0), np.full(3, 1 / 3), False),
+        (dynsim.GeometricSpectrum(0.5), np.array([4, 2, 1]) / 7, False),
     ):
         assert spectrum.is_white == white
-    assert jax.eval_shape(given.init, jax.random.key(0)).W.shape == (3, 4)
+        found = dynsim.Regression(3, 9, spectrum=spectrum).eigenvalues
+        np.testing.assert_allclose(found, eigenvalues, rtol=1e-6)

@@ -15,9 +15,7 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 import dynsim
-import odes
 import sweeps
-from tests.doors import refuses
 
 ETA, STEPS, SEEDS = 0.1, 60, 512
 
@@ -111,20 +109,11 @@ def test_runs_scatter_by_the_noise_of_their_optimiser(name: str) -> None:
     assert abs(np.corrcoef(last.T)[0, 1]) < 4 / math.sqrt(SEEDS)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("rbg", "float32"), ("own, PRNGKey", "float64")])
-def test_a_resumed_run_is_the_same_to_the_last_bit(name: str, dtype: Any) -> None:
-    options: dict[str, Any] = {"batch": 2, "dtype": dtype}
-    key, rule = jax.random.key(2), RULES[name]
-    half = dynsim.train(Quadratic(), rule, key, steps=10, checkpoint=True, **options)
-    resumed = dynsim.train(Quadratic(), rule, key, steps=20, checkpoint=half.checkpoint, **options)
-    whole = dynsim.train(Quadratic(), rule, key, steps=20, **options)
-    assert np.array_equal(resumed.params, whole.params)
-    assert not np.array_equal(half.params, whole.params)
-
-
 def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
-    """The state also has a truth value, whether the last gradient was finite."""
-    rule = dynsim.from_optax(lambda rate: optax.apply_if_finite(noisy(rate), 3), rate=ETA)
+    """The state has keys of two generators, and a truth value: whether the last gradient was
+    finite."""
+    keyed = lambda rate: optax.chain(by_count("rbg"), noisy(rate))
+    rule = dynsim.from_optax(lambda rate: optax.apply_if_finite(keyed(rate), 3), rate=ETA)
 
     def sweep(steps: int, times: tuple[int, ...], checkpoint: bool) -> sweeps.Sweep:
         run, axes = sweeps.Experiment(Quadratic(), rule, steps=steps, batch=2), {"seed": range(3)}
@@ -139,20 +128,3 @@ def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
     key = jax.random.fold_in(jax.random.key(0), 2)
     alone = dynsim.train(Quadratic(), rule, key, steps=20, batch=2)
     np.testing.assert_allclose(whole.loss[2, 1], alone["loss"][-1], rtol=1e-5)
-
-
-@pytest.mark.more
-def test_the_noise_of_an_own_rule_differs_between_equal_weights() -> None:
-    """The layer stores equal columns of Y once. Each must draw its own numbers."""
-    layer, key = dynsim.Layer(dynsim.SynSmall(), length=16), jax.random.key(0)
-    found = dynsim.train(layer, Keyed(ETA), key, steps=1, batch=2).params.Y
-    assert len(np.unique(np.asarray(found))) == found.size
-    want = dynsim.train(layer, Keyed(ETA), key, steps=1, batch=2, init=layer.init(key)).params.Y
-    np.testing.assert_allclose(found, want, rtol=1e-5)
-
-
-def test_no_theory_describes_it() -> None:
-    key = jax.random.key(0)
-    refuses(lambda: odes.flow(Quadratic(), RULES["noisy_sgd"], [1], key=key), "OptaxRule")
-    for theory in (odes.flow, lambda *args, **key: odes.linear_noise(*args, batch=2, **key)):
-        refuses(lambda theory=theory: theory(Quadratic(), Keyed(ETA), [1], key=key), "keyed", "key")

@@ -79,19 +79,6 @@ def test_where_preconditioners_differ_thresholds_of_the_smallest_and_largest_are
     assert {("below", False), ("above", True)} <= sides
 
 
-def test_the_known_thresholds() -> None:
-    """Those of the papers: 2 (1 + mu), (2 + 2 mu)/(1 + 2 mu), and 38 for Adam, over eta."""
-    for rule, want in (
-        (dynsim.sgd(0.3, momentum=0.9), 3.8),
-        (dynsim.sgd(0.3, momentum=0.9, nesterov=True), 3.8 / 2.8),
-        (dynsim.adam(0.3), 38.0),
-    ):
-        np.testing.assert_allclose(dynsim.sharpness_threshold(rule), want / 0.3, rtol=1e-5)
-    # 38 / 0.4 - 0.7 / 0.01: the preconditioner divides coupled decay.
-    found = dynsim.sharpness_threshold(dynsim.adam(0.4, decay=0.7), preconditioner=0.01)
-    assert float(found) == pytest.approx(25, rel=1e-5)
-
-
 def test_the_threshold_follows_a_schedule() -> None:
     rule = dynsim.sgd(schedules.steps(0.1, [4], [0.5]))
     np.testing.assert_allclose(dynsim.sharpness_threshold(rule, np.array([3, 4])), [20, 40], 1e-6)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.yz import finite_length, sampling
+from dynsim.yz import finite_length
 from dynsim.yz import model as yz
-from tests.systems.layers import simulate
 from tests.systems.sequences import TASK, enumerated, losses_of, weights
 
 CROWDED = dynsim.sequence_classes(
@@ -91,27 +90,3 @@ def test_the_remainder_is_of_second_order(residual: bool) -> None:
     missed = np.array([loss_of(total) - exact(total) for total in (32, 64, 128)])
     np.testing.assert_allclose(missed[:-1] / missed[1:], 4, rtol=0.06)
     assert abs(missed[-1]) < 0.05 * abs(loss_of(math.inf) - exact(128))
-
-
-@pytest.mark.parametrize("total", [1, 2])
-def test_sampled_sequences_have_the_enumerated_losses(total: int) -> None:
-    params = weights()
-    with jax.enable_x64(True):
-        drawn = sampling.sample_counts(TASK, jax.random.key(0), 20_000, total + 1)
-    classes, counts = np.asarray(drawn.classes), np.asarray(drawn.counts, np.float64)
-    for n in range(3):
-        mine = losses_of(params, n, counts[classes == n])
-        rows, weight = enumerated(n, total)
-        exact = weight @ losses_of(params, n, rows)
-        # Five standard errors.
-        assert abs(mine.mean() - exact) < 5 * mine.std() / math.sqrt(mine.size)
-
-
-def test_as_many_contextual_tokens_as_effective_ones_are_enough() -> None:
-    for effective, length in ((4.0, 5), (1.0, 2), (4.0, math.inf), (3.99, 5)):
-        finite_length.check_effective(effective, length)
-    assert float(finite_length.contextual(41, "float32")) == 40
-    assert finite_length.contextual(math.inf, "float32") is None
-    # 1 / sum p^2 = 17.3 effective tokens.
-    task, infinite = dynsim.SynSmall().build(), {"batch": math.inf, "steps": 1}
-    assert simulate(task, dynsim.sgd(1.0, 1.0), length=19, **infinite).status == dynsim.Status.OK

@@ -30,6 +30,7 @@ def test_counts_are_the_counts_of_the_tokens() -> None:
     one_step = sampling.examples_from_tokens(task, tokens[None], labels[None])
     np.testing.assert_array_equal(one_step.counts, [want])
     np.testing.assert_array_equal(recorded.classes, classes)
+    np.testing.assert_array_equal(recorded.weight, np.float32(np.full(64, 1 / 64)))
     compared = sampling.counts_sampler(task, 64, 33, "float32", scatter=False)(key)
     np.testing.assert_array_equal(compared.counts, want)
 
@@ -77,18 +78,3 @@ def test_infinite_length_weighs_classes_by_their_share() -> None:
     assert float(examples.weight.sum()) == pytest.approx(1, abs=1e-6)
     drawn = np.asarray(examples.weight) * 1000
     assert stats.chisquare(drawn, 1000 * UNEVEN.prior, sum_check=False).pvalue > P_VALUE
-
-
-def test_recorded_steps_are_examples_of_equal_weight() -> None:
-    """Two steps of three sequences of five tokens, whose counts loops find."""
-    task = dynsim.SynMedium(2).build()
-    rng = np.random.default_rng(0)
-    classes, tokens = rng.integers(4, size=(2, 3)), rng.integers(9, size=(2, 3, 5))
-    tokens[..., -1] = np.asarray(task.query)[classes]
-    counts = np.zeros((2, 3, task.M))
-    for step, sequence, place in np.ndindex(2, 3, 4):
-        counts[step, sequence, tokens[step, sequence, place]] += 1
-    found = sampling.examples_from_tokens(task, tokens, np.asarray(task.next_token)[classes])
-    np.testing.assert_array_equal(found.classes, classes)
-    np.testing.assert_array_equal(found.counts, counts)
-    np.testing.assert_array_equal(found.weight, np.full((2, 3), 1 / 3))

@@ -128,20 +128,6 @@ def test_remark_1_is_a_slower_decoder():
         np.testing.assert_allclose(found[name], want[name], rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def test_signs_agree_on_eq_10_and_disagree_when_turned_round():
-    z = np.asarray(solve()["z"])
-    assert predictions.agreement(SYMMETRIC, TIMES, z) == (1, 1, 1)
-    assert predictions.agreement(SYMMETRIC, TIMES, -z) == (0, 0, 0)
-    assert predictions.agreement(SYMMETRIC, TIMES[[0, -1]], z[[0, -1]]) == (1, 1, 1)
-    # Freezing the second of two equally long halves takes half of the intervals away.
-    half = z[:25].copy()
-    half[13:] = half[12]
-    assert predictions.agreement(SYMMETRIC, TIMES[:25], half) == (0.5, 0.5, 0.5)
-    found = predictions.agreement(IRREGULAR, TIMES, np.asarray(solve(IRREGULAR)["z"]))
-    assert found.distinct == found.all == 1
-    assert np.isnan(found.common)
-
-
 def test_signs_follow_the_theorems_assumptions():
     signs = lambda probs, query, **options: predictions.sign_of_drift(
         dynsim.sequence_classes(probs, query, **options)

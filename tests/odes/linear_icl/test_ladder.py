@@ -1,6 +1,5 @@
 """Theory of in-context regression: published losses, closed forms, and real training."""
 
-import dataclasses
 import math
 
 import jax
@@ -146,27 +145,11 @@ def test_waits_of_heads_are_those_of_their_equations():
     )
 
 
-WHITE = dynsim.Regression(
-    4, 31, spectrum=dynsim.WhiteSpectrum(), attention=dynsim.MergedHeads(), heads=2
-)
-
-
-def test_the_sigmoid_of_white_inputs_is_that_of_the_paper():
-    """Eq. 10 at D = 4, N = 31, w_init = 1e-3, against numbers of its own evaluation by hand: one
-    of two heads, with |U| = |v| along E[y z]."""
-    times = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    U = np.stack([1e-3 / 2 * np.eye(4), np.zeros((4, 4))])
-    start = dynsim.Merged(np.array([1e-3, 0.0]), U)
-    found = THEORIES["sigmoid"].solve(WHITE, dynsim.sgd(0.5), times, init=start)
-    entries = found["learned"][:, 0] / np.asarray(WHITE.gain)[0]
-    by_hand = [5e-7, 1.48790448e-3, 0.721313, 0.861055, 0.861111, 0.861111]
-    np.testing.assert_allclose(entries, by_hand, rtol=2e-6)
-
-
 def test_the_sigmoid_of_two_heads_is_the_descent_of_its_loss():
     """At eigenvalues 0.7. With U_i = u_i I, M = sum_i v_i u_i I and l = 0.7 g M the loss is 4 0.7
     (1 - (2 l - l^2) / g), down which v_i and the entries of U_i go at the rate eta."""
-    task = dataclasses.replace(WHITE, spectrum=dynsim.GivenSpectrum(0.7 * np.ones(4)))
+    spectrum = dynsim.GivenSpectrum(0.7 * np.ones(4))
+    task = dynsim.Regression(4, 31, spectrum=spectrum, attention=dynsim.MergedHeads(), heads=2)
     gain, eta, times = 1 + (1 + 4) / 31, 0.3, np.array([0.0, 1.0, 3.0, 6.0])
     v, u = np.array([0.5, -0.2]), np.array([0.25, -0.1])
 
@@ -187,40 +170,22 @@ def test_the_sigmoid_of_two_heads_is_the_descent_of_its_loss():
     np.testing.assert_allclose(found["loss"], want, rtol=1e-7)
 
 
-FOUR = dynsim.Regression(heads=4)
-
-
-def rests(scale, optimizer, compiler=None, **options):
-    """Times between the predicted escapes from the plateaus, and training recorded there."""
-    eta, init = optimizer.eta.peak / (1 - optimizer.mu), aligned(np.full(4, scale))
-    escapes = np.asarray(linear_icl.escape_times(TASK, init.v)) / (2 * eta)
+def test_training_rests_on_the_plateaus_at_the_predicted_times():
+    """Recorded between the predicted escapes."""
+    momentum, init = dynsim.sgd(0.05, momentum=0.9), aligned(np.full(4, 0.02))
+    escapes = np.asarray(linear_icl.escape_times(TASK, init.v)) / (2 * 0.5)
     between = [0.5 * escapes[0], *np.sqrt(escapes[1:] * escapes[:-1]), 1.5 * escapes[3]]
-    times = np.rint(between).astype(int)
-    options |= {"steps": int(times[-1]), "times": times, "record": ("loss", "stage")}
-    train = lambda: dynsim.train(FOUR, optimizer, jax.random.key(0), init=init, **options)
-    run = jax.jit(train, compiler_options=compiler)()
+    times, problem = np.rint(between).astype(int), dynsim.Regression(heads=4)
+    options = {"steps": int(times[-1]), "batch": math.inf, "record": ("loss", "stage")}
+    train = lambda: dynsim.train(
+        problem, momentum, jax.random.key(0), init=init, times=times, **options
+    )
+    run = jax.jit(train)()
     assert run.status == Status.OK
     np.testing.assert_array_equal(run["stage"], range(5))
-    return times, run
-
-
-def test_training_rests_on_the_plateaus_at_the_predicted_times():
-    momentum = dynsim.sgd(0.05, momentum=0.9)
-    times, run = rests(0.02, momentum, batch=math.inf)
     np.testing.assert_allclose(run["loss"], PUBLISHED, rtol=0.01)
-    init = aligned(np.full(4, 0.02))
-    stairs = THEORIES["plateaus"].solve(FOUR, momentum, times, init=init)
+    stairs = THEORIES["plateaus"].solve(problem, momentum, times, init=init)
     np.testing.assert_allclose(stairs["loss"], PUBLISHED, atol=1e-8)
-
-
-# 15 000 steps of 1024 sequences.
-@pytest.mark.full(
-    "test_training_rests_on_the_plateaus_at_the_predicted_times",
-    "dynsim/linear_icl/test_regression.py::test_training_on_sequences_learns_components_in_order",
-)
-def test_training_on_sampled_sequences_rests_on_the_plateaus(optimised):
-    _, run = rests(0.02, dynsim.sgd(0.25), optimised, batch=1024)
-    np.testing.assert_allclose(run["loss"], PUBLISHED, rtol=0.01)
 
 
 def test_a_plateau_is_within_two_percent_of_the_start_for_a_quarter_longer():

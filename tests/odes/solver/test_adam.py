@@ -1,7 +1,5 @@
 """Theories of Adam against Adam in NumPy: the flow of second order, noise in the denominator."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +11,11 @@ from dynsim.training.rule import of_layer
 from dynsim.yz.model import YZ
 from odes.solver import linear_noise
 from odes.solver.adaptive import EXACT_STEPS
-from odes.solver.flows import flow_of_rule, flows_of
+from odes.solver.flows import flows_of
 from odes.solver.linear_noise import Descent
 from odes.solver.posed import GroupedRule
-from odes.solver.tolerances import Tolerances
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 START = np.array([0.7, -0.4])
 B1, B2, EPS = 0.8, 0.9, 0.5
@@ -32,61 +31,29 @@ def gradient(x, y):
     return 2 * x + 2 * x * y + 4 * x**3, y + x**2
 
 
-def adam(rates, steps, decay=0.0):
-    """(steps + 1, 2) weights, by the textbook."""
-    p, m, v = START, np.zeros(2), np.zeros(2)
-    found = [p]
-    for k in range(1, steps + 1):
-        g = np.array(gradient(*p))
-        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2
-        direction = m / (1 - B1**k) / (np.sqrt(v / (1 - B2**k)) + EPS)
-        p = p - rates * (direction + decay * p)
-        found.append(p)
-    return np.array(found)
+RATES = {"Y": schedules.linear(0.3, 40, 0.5), "Z": schedules.linear(0.2, 20, 0.1)}
+WANE = 0.4
 
 
-@functools.partial(jax.jit, static_argnames="kind")
-def solved(rule, times, kind):
-    start, field = pair(START), lambda task, p: YZ(*gradient(p.Y, p.Z))
-    save = lambda task, p, t: jnp.stack([p.Y[0, 0], p.Z[0, 0]])
-    options = {"flow": kind, "save": save, "tolerances": Tolerances(1e-10, 1e-12)}
-    return flow_of_rule(field, None, rule, of_layer(start), start, times, **options)[0].saved
+def at(t):
+    """Both rates of a flow. On a line, the rate of step k is that in the middle of the step."""
+    k = t - 0.5
+    return np.array([0.3 * (1 - k / 80), 0.2 * (1 - 0.9 * k / 20)])
 
 
-def flow(kind, rates, times, decay=0.0):
-    """(S, 2) weights along a flow."""
-    numbers = {"b1": B1, "b2": B2, "eps": EPS, "decay": decay, "decoupled": True}
-    rule = dynsim.adam(*rates.tolist(), **numbers).astype("float64")
-    return np.asarray(solved(rule, jnp.asarray(times), kind))
+def stacked(state):
+    """Weights and averages, each as a row of two numbers."""
+    return [np.array([float(x.Y[0, 0]), float(x.Z[0, 0])]) for x in state]
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("kind", "decay", "order"),
-    # That of the other is in `odes/test_problem.py` by default.
-    [("corrected-adam", 0.5, 2), pytest.param("matched-adam", 0.0, 1, marks=pytest.mark.full)],
-)
-@pytest.mark.more
-def test_the_order_in_eta_is_the_promised_one(kind, decay, order):
-    errors = []
-    for steps in (160, 640):
-        rates = np.array([1.5, 2.0]) / steps
-        found = flow(kind, rates, [0.0, 3.0, steps], decay)[-1]
-        errors.append(found - adam(rates, steps, decay)[-1])
-    slope = np.log2(np.linalg.norm(errors[0]) / np.linalg.norm(errors[1])) / 2
-    # Two halvings at once; terms of the next order change an order by 0.2 here.
-    assert slope == pytest.approx(order, abs=0.25)
+def posed_of(rule, kind, slope=gradient):
+    """A flow from START, and its field, by time and state."""
+    rule, pull = rule.astype("float64"), lambda task, p: YZ(*slope(p.Y, p.Z))
+    driven = GroupedRule(rule.tabulated(20), of_layer(pair(START)))
+    posed = flows_of(rule)[kind].pose(pull, None, driven, pair(START))
+    return posed, jax.jit(lambda t, state: posed.field(t, state, posed.args))
 
 
-@pytest.mark.usefixtures("x64")
-def test_the_first_steps_are_adams():
-    rates, times = np.array([0.3, 0.2]), [1.0, 3.0, EXACT_STEPS]
-    want = adam(rates, EXACT_STEPS)[[1, 3, EXACT_STEPS]]
-    # The solver goes along straight lines.
-    np.testing.assert_allclose(flow("corrected-adam", rates, times), want, rtol=1e-9)
-
-
-@pytest.mark.usefixtures("x64")
 def test_noise_in_the_denominator_is_that_of_runs():
     """Mean and standard deviation of 20 000 runs of Adam down a quadratic, with normal noise many
     times as large as the gradient, and larger the farther away."""
@@ -121,34 +88,14 @@ def test_noise_in_the_denominator_is_that_of_runs():
     np.testing.assert_allclose(std, p.std(0), rtol=0.05)
 
 
-RATE = (schedules.linear(0.3, 40, 0.5), schedules.linear(0.2, 20, 0.1))
-WANE = 0.4
-
-
-def at(t):
-    """Both rates of a flow. On a line, the rate of step k is that in the middle of the step."""
-    k = t - 0.5
-    return np.array([0.3 * (1 - k / 80), 0.2 * (1 - 0.9 * k / 20)])
-
-
-def stacked(state):
-    """Weights and averages, each as a row of two numbers."""
-    return [np.array([float(x.Y[0, 0]), float(x.Z[0, 0])]) for x in state]
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["adam", "matched-adam", "rmsprop", "matched-rmsprop"])
 def test_a_flow_obeys_the_equations_that_its_module_states(kind):
     """With rates that fall by group and decoupled decay; averages are integrals over the past."""
     matched, of_adam = kind.startswith("matched"), kind.endswith("adam")
     options = {"b1": B1} if of_adam else {}
     make = dynsim.adam if of_adam else dynsim.rmsprop
-    rates = dict(zip("YZ", RATE, strict=True))
-    rule = make(rates, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
-    start = pair(START)
-    driven = GroupedRule(rule.astype("float64").tabulated(20), of_layer(start))
-    pose = flows_of(rule)[kind].pose
-    posed = pose(lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
+    rule = make(RATES, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
+    posed, field = posed_of(rule, kind)
     slope = lambda p: np.array(gradient(*p))
     decays = [-np.log(b) if matched else 1 - b for b in ([B1, B2] if of_adam else [B2])]
     powers = [1, 2] if of_adam else [2]
@@ -171,7 +118,6 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind):
         # The midpoint rule misses by the square of 1/2000.
         np.testing.assert_allclose(got * size, mean, rtol=1e-6, atol=1e-12)
 
-    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
     p, m, v = np.array([0.5, -0.9]), np.array([0.3, -0.2]), np.array([0.7, 0.4])
     held = [m, v] if of_adam else [v]
     state = tuple(pair(x / size) for x, size in zip([p, *held], [1.0, *scale], strict=True))
@@ -194,19 +140,11 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind):
             np.testing.assert_allclose(got * size, r * (slope(p) ** n - x), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps():
     """With rates that fall by group and decoupled decay: step by step, then with averages as old as
     those of step 11 when half of it has passed."""
     options = {"b1": B1, "b2": B2, "eps": EPS, "decay": WANE, "decoupled": True}
-    rule = (
-        dynsim.adam(dict(zip("YZ", RATE, strict=True)), **options).astype("float64").tabulated(20)
-    )
-    start = pair(START)
-    by_hand = lambda task, p: YZ(*gradient(p.Y, p.Z))
-    driven = GroupedRule(rule, of_layer(start))
-    posed = flows_of(rule)["corrected-adam"].pose(by_hand, None, driven, start)
-    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
+    posed, field = posed_of(dynsim.adam(RATES, **options), "corrected-adam")
     decays, size = np.array([[B1], [B2]]), np.array([[EPS], [EPS**2]])
     slow = 2 * (1 - decays) / (1 + decays)
     squares = lambda p: np.stack([gradient(*p), np.square(gradient(*p))])
@@ -235,20 +173,14 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps():
         np.testing.assert_allclose(changes * size, slow * (squares(p) - averages), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["plain", "heavy-ball", "matched"])
 def test_flows_of_signs_obey_their_equations(kind):
     """Down p_0^2 + p_1^2 / 2 + (p_0^4 + p_1^4) / 4, with a sign that is linear within eta |H|, of
     an average that begins at zero; the matched one waits for half a step."""
     mu, h = 0.8, np.array([2.0, 1.0])
     options = {} if kind == "plain" else {"momentum": mu}
-    rule = (
-        dynsim.sign(dict(zip("YZ", RATE, strict=True)), **options).astype("float64").tabulated(20)
-    )
-    pull = lambda task, p: YZ(2 * p.Y + p.Y**3, p.Z + p.Z**3)
-    start = pair(START)
-    posed = flows_of(rule)[kind].pose(pull, None, GroupedRule(rule, of_layer(start)), start)
-    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
+    slope = lambda x, y: (2 * x + x**3, y + y**3)
+    posed, field = posed_of(dynsim.sign(RATES, **options), kind, slope)
     p, m = np.array([0.5, -0.9]), np.array([0.25, -0.9])
     state = tuple(map(pair, [p, m][: len(posed.state)]))
     G, width = h * p + p**3, h + 3 * p**2
@@ -267,7 +199,6 @@ def test_flows_of_signs_obey_their_equations(kind):
     assert kind == "plain" or (np.abs(mean / (eta * width)) < 1).tolist() == [True, False]
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("nesterov", [False, True], ids=["heavy-ball", "nesterov"])
 @pytest.mark.parametrize("kind", ["plain", "rescaled", "heavy-ball", "matched", "corrected"])
 def test_flows_of_momentum_obey_the_equations_that_their_module_states(kind, nesterov):
@@ -275,17 +206,12 @@ def test_flows_of_momentum_obey_the_equations_that_their_module_states(kind, nes
     the flow knows it; "plain" has no momentum."""
     mu = 0.0 if kind == "plain" else 0.8
     options = {"momentum": mu, "nesterov": nesterov} if mu else {}
-    rates = dict(zip("YZ", RATE, strict=True))
-    rule = dynsim.sgd(rates, decay=WANE, decoupled=True, **options)
-    driven = GroupedRule(rule.astype("float64").tabulated(20), of_layer(pair(START)))
-    pull = lambda task, p: YZ(*gradient(p.Y, p.Z))
-    posed = flows_of(rule)[kind].pose(pull, None, driven, pair(START))
+    posed, field = posed_of(dynsim.sgd(RATES, decay=WANE, decoupled=True, **options), kind)
     slope = lambda p: np.array(gradient(*p))
     start = [START, {"corrected": slope(START) / (1 + mu)}.get(kind, 0 * START)]
     np.testing.assert_allclose(stacked(posed.state), start[: len(posed.state)], rtol=1e-12)
     assert len(posed.state) == (1 if kind in ("plain", "rescaled") else 2)
 
-    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
     p, v = np.array([0.5, -0.9]), np.array([0.3, -0.2])
     lag = {"heavy-ball": 1 - mu, "matched": -np.log(mu or 1), "corrected": 2 * (1 - mu) / (1 + mu)}
     for t in (0.3, 0.7, 3.25):

@@ -9,10 +9,6 @@ import pytest
 
 import dynsim
 from dynsim import Status
-from dynsim.training.rule import of_layer
-from dynsim.yz import model as yz
-from odes import coefficients
-from odes.solver.flows import flow_of_rule
 from odes.solver.integrate import StepTime, integrate, integrate_ito, integrate_sde
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
@@ -24,49 +20,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 TASK = dynsim.SynSmall().build()
 # One record, and two times where possible: compilation takes seconds.
 RECORD = ("loss", "z_top_distinct")
-
-
-@pytest.mark.parametrize("mu", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
-def test_corrected_flows_are_of_second_order(mu):
-    """Against descent in NumPy on p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, as the learning rate goes
-    to zero at fixed mu: a wrong speed of the slow motion, or a start that leaves a wrong offset
-    behind, is an error of first order."""
-    gradient = lambda x, y: (2 * x + 2 * x * y + 4 * x**3, y + x**2)
-    field = lambda task, p: yz.YZ(*gradient(p.Y, p.Z))
-
-    @jax.jit
-    def flow(rule, steps):
-        start = yz.YZ(jnp.full((1, 1), 0.7), jnp.full((1, 1), -0.4))
-        save, tolerances = lambda task, p, t: p.Y, Tolerances(1e-10, 1e-12)
-        options = {"flow": "corrected", "save": save, "tolerances": tolerances}
-        return flow_of_rule(field, None, rule, of_layer(start), start, steps[None], **options)[1]
-
-    errors = []
-    for steps in (160, 640):
-        rates = (1 - mu) * np.array([1.5, 2.0]) / steps
-        p, v = np.array([0.7, -0.4]), np.zeros(2)
-        for _ in range(steps):
-            v = mu * v + gradient(*p)
-            p = p - rates * v
-        rule = dynsim.sgd(*rates.tolist(), **({"momentum": mu} if mu else {}))
-        errors.append(np.ravel(jax.tree.leaves(flow(rule, jnp.array(float(steps))))) - p)
-    # Two halvings at once; terms of third order change an order by 0.15 here.
-    np.testing.assert_allclose(np.log2(np.divide(*np.abs(errors))) / 2, 2, atol=0.2)
-
-
-def test_theorem_1_inverts_the_gram_matrix():
-    f = yz.normalise(jnp.asarray(np.random.default_rng(0).uniform(size=(4, 9))))
-    gamma = jnp.array([0.5, 1.0, 2.0, 0.1])
-    g = coefficients.backpropagated_gradient(f, gamma)
-    # The paper's own sums: iota_n = (G^-1)_nn, beta_nn' = -(G^-1)_n'n by definition of E'.
-    inverse = np.linalg.inv(np.asarray(f @ f.T))
-    for n in range(4):
-        beta = {m: -inverse[m, n] for m in range(4) if m != n}
-        want = inverse[n, n] * f[n] - sum(b * f[m] for m, b in beta.items())
-        np.testing.assert_allclose(g[n], gamma[n] * want, rtol=1e-10)
-        xi = gamma[n] * sum(b * (f[n] @ f[m]) for m, b in beta.items())
-        np.testing.assert_allclose(coefficients.xi(f, gamma)[n], xi, rtol=1e-10)
-    np.testing.assert_allclose(jnp.sum(f * g, 1), gamma, rtol=1e-10)
 
 
 @pytest.mark.more

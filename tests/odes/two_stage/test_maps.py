@@ -18,12 +18,10 @@ from dynsim.problem.train import problem_in
 from dynsim.two_stage.model import PQ, data_loss, outputs
 from dynsim.two_stage.task import Prompts, sample_prompts
 from odes.two_stage import field, loss, thresholds
-from odes.two_stage.loss import ReducedState, Rule, auc_Q, losses, total
+from odes.two_stage.loss import ReducedState, auc_Q, losses, total
 from tests.systems.two_stage import DENSITY, NORMAL, RULE, folded, on_grids
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-STATE = ReducedState(1.3, 0.9, 0.02, 0.011, 0.03, 0.05, 0.004)
 
 
 @pytest.mark.parametrize(("m", "s"), [(0.3, 1.7), (-2.0, 0.4), (1e-4, 1.0)])
@@ -97,12 +95,6 @@ def sampled(task, state):
     return jax.lax.map(one, jax.random.split(jax.random.key(3), GROUPS))
 
 
-@pytest.fixture(scope="module")
-def sample(optimised):
-    """`sampled` as users compile it: it runs for longer than it compiles."""
-    return jax.jit(sampled, compiler_options=optimised)
-
-
 @jax.jit
 def predicted(task, state):
     """What `sampled` should find, for the length of `task` and for the infinite one."""
@@ -117,21 +109,12 @@ def predicted(task, state):
     return of(True), of(False)
 
 
-@pytest.mark.parametrize(
-    ("coupling", "state"),
-    [
-        pytest.param(
-            0.0, ReducedState(1.0, 0.5, 0.06, 0.06, 0.06, 0.06, 0.06), marks=pytest.mark.full
-        ),
-        (1.0, ReducedState(0.9, 1.2, 0.01, 0.02, 0.01, 0.01, 0.01)),
-    ],
-    ids=["noisy-c=0", "learned-c=1"],
-)
 @pytest.mark.more
-def test_loss_and_gradient_are_those_of_sampled_prompts(coupling, state, sample):
-    task = problem_in(Prompts(24, 65, r=1.8, coupling=coupling), "float64")
-    state = narrowed(state, "float64")
-    found = np.asarray(sample(task, state))
+def test_loss_and_gradient_are_those_of_sampled_prompts(optimised):
+    task = problem_in(Prompts(24, 65, r=1.8, coupling=1.0), "float64")
+    state = narrowed(ReducedState(0.9, 1.2, 0.01, 0.02, 0.01, 0.01, 0.01), "float64")
+    # As users compile it: it runs for longer than it compiles.
+    found = np.asarray(jax.jit(sampled, compiler_options=optimised)(task, state))
     assert np.abs(found[:, -1]).max() < 1e-12
     mean = found.mean(axis=0)[:-1]
     error = found.std(axis=0)[:-1] / math.sqrt(len(found) - 1)
@@ -146,26 +129,8 @@ def test_loss_and_gradient_are_those_of_sampled_prompts(coupling, state, sample)
     assert excess(infinite).max() > 2
 
 
-def test_total_weighs_the_losses():
-    """Which the sign of b does not change, and the number of nodes not visibly."""
-    apart, joint, half = (Prompts(coupling=c) for c in (0.0, 1.0, 0.5))
-    compiled, of = jax.jit(total, static_argnames="coupled"), jax.jit(losses)
-    found = of(STATE, apart)
-    alone = float(found.K1 + found.K2)
-    np.testing.assert_allclose(compiled(STATE, apart, coupled=False), alone, rtol=1e-14)
-    np.testing.assert_allclose(compiled(STATE, apart), alone, rtol=1e-14)
-    np.testing.assert_allclose(compiled(STATE, joint), found.J, rtol=1e-14)
-    np.testing.assert_allclose(compiled(STATE, half), (alone + found.J) / 2, rtol=1e-14)
-    np.testing.assert_allclose(found.K2, (found.K2_pos + found.K2_neg) / 2, rtol=1e-15)
-    mirrored = ReducedState(1.3, -0.9, *list(vars(STATE).values())[2:])
-    np.testing.assert_allclose(of(mirrored, apart), found, rtol=1e-13)
-    fine = jax.jit(functools.partial(losses, rule=Rule(24, 12, 16, 12)))(STATE, apart)
-    np.testing.assert_allclose(found, fine, rtol=2e-4)
-    assert np.abs(np.subtract(found, fine)).max() > 0
-
-
 COUPLED = Prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9, coupling=0.3)
-NUMBERS = np.array([0.3, 0.6, 0.03, 0.02, 0.04, 0.015, 0.01])
+NUMBERS = np.array([0.3, -0.6, 0.03, 0.02, 0.04, 0.015, 0.01])
 ON_P, POS, NEG = on_grids(COUPLED, NUMBERS)
 KAPPA = 1 - 1 / 33
 
@@ -215,7 +180,7 @@ def test_observables_are_those_of_the_equations():
         "V_norm": np.sqrt(b**2 + rest_V),
         "W_trace": a,
         "V_trace": b,
-        "V_trace_abs": b,
+        "V_trace_abs": -b,
         "V_rms": np.sqrt(rest_V / 143),
         "state": NUMBERS,
     }

@@ -11,7 +11,7 @@ from dynsim import schedules
 from dynsim.training.rule import Rule
 from odes import decoder, joma
 from odes.solver.posed import Rescaled
-from odes.yz import THEORIES, spread
+from odes.yz import THEORIES
 from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
@@ -105,27 +105,6 @@ def test_blow_up_of_joma_is_at_the_integral():
     solve = lambda eta, times: joma.ERF.solve(problem, dynsim.sgd(*eta), times, record="entropy")
     found, want = solve(half, [0.0, 10.0, 20.0]), solve((0.2, 0.1), [0.0, 5.0, 10.0])
     np.testing.assert_allclose(found["entropy"], want["entropy"], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        dynsim.sgd(warmed(1.0, 20), 0.5, momentum=0.6, nesterov=True, decay=0.02),
-        pytest.param(
-            dynsim.rmsprop({"Y": warmed(0.1, 20), "Z": 0.05}, eps=0.1), marks=pytest.mark.full
-        ),
-    ],
-    ids=["nesterov", "rmsprop"],
-)
-@pytest.mark.more
-def test_noise_of_batches_is_carried_through_schedules_and_decay(rule):
-    """The linear theory's mean is descent, whatever the rule."""
-    times, given = (0, 7, 20), {"length": 32.0, "record": "loss"}
-    found = spread.solve(SMALL, rule, times, batch=16.0, **given)
-    given |= {"steps": 20, "times": times, "batch": math.inf, "dtype": "float64", "length": 32}
-    descent = simulate(SMALL, rule, **given)
-    np.testing.assert_allclose(found["loss"], descent["loss"], rtol=1e-10)
-    assert found.std["loss"][-1] > 0
 
 
 @pytest.mark.more

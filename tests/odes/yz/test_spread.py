@@ -18,7 +18,8 @@ from odes import symmetric
 from odes.yz import gradient_noise, spread
 from odes.yz.gradient_noise import variance
 from tests.systems import sequences
-from tests.systems.layers import simulate
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 # Two classes of two tokens each, of which they share token 0; the query is token 3.
 TASK = dynsim.sequence_classes([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0]], query=[3, 3], prior=[0.4, 0.6])
@@ -26,11 +27,7 @@ P, PRIOR = np.asarray(TASK.probs), np.asarray(TASK.prior)
 LABELS = np.eye(4)[np.asarray(TASK.next_token)]
 ETA_Y, ETA_Z = 1.0, 0.7
 RULE, TIMES = dynsim.sgd(ETA_Y, ETA_Z, momentum=0.5), (0, 1, 3)
-
-
 RECORD = ["z", {"logits": lambda task, snapshot: snapshot.logits.ravel()}]
-# Programs that the tests share: one for T finite and one for T infinite, and one for the drift.
-solve = functools.partial(spread.solve, TASK, RULE, TIMES, record=RECORD)
 
 
 def drift(**settings):
@@ -45,40 +42,6 @@ def drift(**settings):
 def limit(first, second, third):
     """Limit of a function of B that is a series in 1/B, from its values at B, 2 B and 4 B."""
     return (first - 6 * second + 8 * third) / 3
-
-
-def noise_of_the_first_step(length):
-    """B Cov of the logits y_n = f_n Y of both classes after a step from zero weights, to first
-    order in 1/L. The step is eta_Y times the mean over the batch of f(c) (e_label - 1/M). For two
-    tokens that are equally likely f(c) has the mean f (1 - 1/2L), and one entry rises by as much
-    as the other falls, with the variance 1/2L."""
-    per_token = 0 if math.isinf(length) else 1 / (length - 1)
-    f, opposed = np.sqrt(P), np.array([[1, -1, 0, 0], [1, 0, -1, 0]])
-    # What a sequence of each class (rows) adds to the logits of both classes.
-    add = lambda to: np.stack([np.kron(a, x) for a, x in zip(to, LABELS - 1 / 4, strict=True)])
-    mean = add((1 - per_token / 2) * f @ f.T)
-    around = add(np.sqrt(per_token / 2) * opposed @ f.T)
-    centred = mean - PRIOR @ mean
-    return ETA_Y**2 * sum(x.T @ (PRIOR[:, None] * x) for x in (centred, around))
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("length", [3, pytest.param(math.inf, marks=pytest.mark.full)])
-def test_the_first_step_has_the_noise_of_a_batch(length):
-    found, want = solve(batch=16, length=length), noise_of_the_first_step(length) / 16
-    assert list(found.observables) == ["logits", "z"]
-    np.testing.assert_array_equal(found.covariance[0], 0)
-    # Rounding. Logits of attention follow those of the output, by name.
-    np.testing.assert_allclose(found.covariance[1][:8, :8], want, rtol=1e-12, atol=1e-17)
-    # Attention has no gradient at zero weights.
-    np.testing.assert_array_equal(found.covariance[1][8:], 0)
-
-
-def test_noise_falls_like_one_over_the_batch():
-    first, few, many = (solve(batch=B, length=L) for B, L in ((128, 128), (32, 64), (512, 128)))
-    assert first.covariance.shape == (3, 16, 16)
-    assert (few.std["logits"][2] > 1.9 * first.std["logits"][2]).all()
-    np.testing.assert_allclose(many.std["logits"], first.std["logits"] / 2, rtol=1e-12)
 
 
 def trained(init, shares, rule=RULE, per=0.0):
@@ -113,7 +76,6 @@ def trained(init, shares, rule=RULE, per=0.0):
     return np.concatenate([forward(Y, Z)[1].reshape(len(Z), -1), Z], axis=1)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.more
 def test_moments_are_those_of_all_batches():
     rng = np.random.default_rng(1)
@@ -130,7 +92,8 @@ def test_moments_are_those_of_all_batches():
 
     # The limit of large B, of which sizes up to 32 leave terms of third order.
     moved, noise = (limit(*x) for x in zip(*map(moments, (8, 16, 32)), strict=True))
-    found = solve(batch=1, length=math.inf, init=init)
+    given = {"batch": 1, "length": math.inf, "init": init, "record": RECORD}
+    found = spread.solve(TASK, RULE, TIMES, **given)
     np.testing.assert_allclose(found["logits"][2], quiet[:8], rtol=1e-13)
     scale = np.sqrt(noise.diagonal())
     # Measured 1.6e-4, where two sizes leave 2e-3. Both classes have one query.
@@ -143,7 +106,6 @@ def test_moments_are_those_of_all_batches():
         np.testing.assert_array_less(np.abs(found[name][2] - want), 4.5 * error[name][2] + 1e-9)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("drift_alone", [False, True])
 @pytest.mark.more
 def test_rmsprop_divides_by_the_noise_of_all_batches_once(drift_alone):
@@ -172,24 +134,28 @@ def test_rmsprop_divides_by_the_noise_of_all_batches_once(drift_alone):
     np.testing.assert_allclose(got, want, rtol=0.08, atol=5e-4)
 
 
-@pytest.mark.usefixtures("x64")
+PLACES = [sequences.weights(seed) for seed in (0, 1, 2)]
+"""Weights, and two directions of them."""
+
+
+def over_all_sequences(total):
+    """(2,) mean and (2, 2) covariance of the slopes along both directions, over all sequences of a
+    length, of classes of unequal prior with supports of different sizes."""
+    params, *directions = PLACES
+    mean, square = np.zeros(2), np.zeros((2, 2))
+    for n, prior in enumerate(np.asarray(sequences.TASK.prior)):
+        counts, weight = sequences.enumerated(n, total)
+        slopes = np.array([sequences.slopes_of(params, n, counts, to) for to in directions])
+        mean = mean + prior * slopes @ weight
+        square = square + prior * slopes @ (weight[:, None] * slopes.T)
+    return mean, square - np.outer(mean, mean)
+
+
 @pytest.mark.more
 def test_noise_is_that_of_all_sequences():
-    # Classes of unequal prior, in directions of all weights.
     task = sequences.TASK.astype("float64")
-    prior = np.asarray(task.prior)
-    params, *directions = (sequences.weights(seed) for seed in (0, 1, 2))
-
-    def exact(total):
-        """(2, 2) Cov of the slopes along both directions over all sequences of a length."""
-        means, products = [], []
-        for n in range(task.K):
-            counts, weight = sequences.enumerated(n, total)
-            slopes = [sequences.slopes_of(params, n, counts, along) for along in directions]
-            means.append(slopes @ weight)
-            products.append(slopes @ (weight[:, None] * np.transpose(slopes)))
-        mean = prior @ means
-        return np.tensordot(prior, products, 1) - np.outer(mean, mean)
+    params, *directions = PLACES
+    exact = lambda total: over_all_sequences(total)[1]
 
     @jax.jit
     def predicted(total):
@@ -216,19 +182,11 @@ def test_noise_is_that_of_all_sequences():
     assert (np.abs(want - start / 4) > 10 * error).all()
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient():
-    # Classes of unequal prior, and supports of different sizes.
     task = sequences.TASK.astype("float64")
-    params, *directions = (jax.tree.map(jnp.asarray, sequences.weights(seed)) for seed in (0, 1, 2))
+    params, *directions = jax.tree.map(jnp.asarray, PLACES)
     law = gradient_noise.sampled_law(task, gradient_noise.evenly_spread(task, 21))
-    mean, square = np.zeros(2), np.zeros((2, 2))
-    for n, prior in enumerate(np.asarray(task.prior)):
-        counts, weight = sequences.enumerated(n, 20)
-        slopes = np.array([sequences.slopes_of(params, n, counts, to) for to in directions])
-        mean = mean + prior * slopes @ weight
-        square = square + prior * slopes @ (weight[:, None] * np.transpose(slopes))
-    want, (gradient, _) = square - np.outer(mean, mean), jax.jit(law.derive)(params)
+    (mean, want), (gradient, _) = over_all_sequences(20), jax.jit(law.derive)(params)
     got = [float(ravel_pytree(gradient)[0] @ ravel_pytree(along)[0]) for along in directions]
     # 4096 sequences, evenly spread: measured 3e-5 and 4e-4. First order in 1/L is off by 2 %.
     np.testing.assert_allclose(got, mean, rtol=3e-4)
@@ -237,7 +195,6 @@ def test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient():
     np.testing.assert_allclose(found, want, rtol=0, atol=3e-3 * np.abs(want).max())
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.more
 def test_with_tails_it_is_that_of_the_symmetric_reduction():
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], query=[0, 0])
@@ -249,38 +206,6 @@ def test_with_tails_it_is_that_of_the_symmetric_reduction():
     np.testing.assert_allclose(found.std["loss"], reduced.std["loss"], rtol=0.02)
 
 
-# Half a minute.
-@pytest.mark.full(
-    "test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient",
-    "odes/solver/test_linear_noise.py::test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_weights",
-)
-@pytest.mark.usefixtures("x64")
-def test_losses_of_small_batches_scatter_as_predicted_to_second_order():
-    task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], query=[0, 1])
-    rule, runs, times = dynsim.sgd(1.0, 0.3), 3000, [10, 20, 40]
-    asked = {"batch": 32, "length": 129, "record": ["loss"]}
-    train = lambda key: simulate(task, rule, key, steps=40, times=times, dtype="float64", **asked)
-    losses = np.asarray(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(1), runs))["loss"])
-    given = {"draws": 4096, "key": jax.random.key(3)}
-    linear = spread.solve(task, rule, times, **asked)
-    second = spread.solve(task, rule, times, **given, **asked)
-    found = spread.solve(task, rule, times, tails=True, **given, **asked)
-    std = losses.std(0, ddof=1)
-    kurtosis = ((losses - losses.mean(0)) ** 4).mean(0) / std**4
-    sampling = np.sqrt((kurtosis - 1) / 4 / runs)
-    # 1.3 to 2.3 %, of losses of which few are large.
-    assert (np.abs(found.std["loss"] / std - 1) < 3 * sampling).all()
-    assert (np.abs(second.std["loss"] / std - 1) < 3 * sampling).all()
-    assert (linear.std["loss"] / std < 0.9).all()
-    # In standard errors; at 20 steps 2.0 here, and one with other runs.
-    off = (found["loss"] - losses.mean(0)) / std * np.sqrt(runs)
-    assert (np.abs(off) < 2.5).all()
-    # Linear noise has 15 and 8 at both ends.
-    off = (linear["loss"] - losses.mean(0)) / std * np.sqrt(runs)
-    assert (np.abs(np.asarray(off)[[0, 2]]) > 5).all()
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("residual", [pytest.param(False, marks=pytest.mark.full), True])
 def test_the_variance_of_each_entry_is_that_of_all_sequences(residual):
     params, task = sequences.weights(residual=residual), sequences.TASK

@@ -40,19 +40,6 @@ def test_the_prediction_is_what_descent_does():
     assert found["rise ends about step (t0')"].prediction == pytest.approx(2 * math.log(34) / 10)
 
 
-@pytest.mark.more
-def test_strained_assumptions_are_named_where_they_are_strained(tmp_path):
-    strained = " ".join(explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5).strained)
-    for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "those of finite T"):
-        assert word in strained
-    # Nearly disjoint classes, small steps, long sequences, a decoder ten times faster.
-    probs = np.zeros((2, 7))
-    probs[:, 0], probs[0, 1:4], probs[1, 4:] = 0.1, 0.3, 0.3
-    np.savez(tmp_path / "task.npz", probs=probs, query=[0, 1])
-    gentle = {"eta_y": 0.1, "eta_z": 0.01, "steps": 5, "length": 1000}
-    assert explain(task=str(tmp_path / "task.npz"), **gentle).strained == ()
-
-
 @pytest.mark.parametrize(
     "task",
     [
@@ -141,9 +128,7 @@ def strained(overlap=0.2, length=math.inf, **rule):
     task = dynsim.Overlapping(2, overlap).build()
     rates = dynsim.sgd(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
     stages = layer.stages_of(task, rates)
-    # Momentum is named whatever the sizes are.
-    rows = layer.broken_assumptions(length, task, rates, stages)
-    return [row.strained for row in rows if row.quantity != "momentum"]
+    return {row.strained for row in layer.broken_assumptions(length, task, rates, stages)}
 
 
 LIMIT = 0.1 * math.log(M)
@@ -161,8 +146,10 @@ LIMIT = 0.1 * math.log(M)
     ],
 )
 def test_a_run_is_strained_beyond_each_bound(within, beyond, words):
-    assert strained(**within) == []
-    (sentence,) = strained(**beyond)
+    # Momentum is named whatever the sizes are.
+    (inertia,) = strained(**within)
+    assert "eta / (1 - mu)" in inertia
+    (sentence,) = strained(**beyond) - {inertia}
     assert words in sentence
 
 

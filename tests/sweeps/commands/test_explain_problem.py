@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,29 +14,9 @@ import odes
 import sweeps
 from sweeps.commands.breakdown.noise import few_squares
 from sweeps.commands.breakdown.steps import against_descent
+from tests.sweeps.studies.scaling.quadratic import Bowl
 
-NAME = "tests.sweeps.commands.test_explain_problem:Bowl"
-
-
-class Bowl(dynsim.Problem):
-    """Three weights in a quadratic bowl.
-
-    Attributes:
-        bend: curvature of two directions.
-        other: curvature of the third one.
-    """
-
-    bend: float = 2.0
-    other: float = 2.0
-
-    def init(self, key):
-        return jnp.ones(3)
-
-    def population_loss(self, params):
-        return jnp.sum(jnp.array([self.bend, self.bend, self.other]) * params**2) / 2
-
-    def groups(self, params):
-        return "all"
+NAME = f"{Bowl.__module__}:Bowl"
 
 
 def settings(**given):
@@ -77,30 +58,6 @@ def test_steps_that_are_too_large_are_named_with_the_worst_one():
     apart = math.exp(-0.8) - 0.36
     assert (row.prediction, row.worst) == (pytest.approx(apart, rel=1e-3), 1)
     assert row.strained in found.strained
-
-
-class Solved(Bowl):
-    """A bowl with equations of its own for small steps."""
-
-    @classmethod
-    def theories(cls):
-        theory = odes.system(
-            "mine",
-            "my flow",
-            "eta -> 0",
-            lambda t, w, training: -training.rate(t) * training.problem.bend * w,
-            lambda training, weights: jnp.ones(()),
-            lambda t, w, training: {"loss": 1.5 * training.problem.bend * w**2},
-            needs=(),
-        )
-        return (theory,)
-
-
-@pytest.mark.more
-@pytest.mark.usefixtures("quick_theory")
-def test_equations_of_the_problem_that_assume_small_steps_have_the_error_of_descent():
-    end = sweeps.explain(f"{__name__}:Solved", **settings())["loss at the end"]
-    assert end.error == pytest.approx(3 * (math.exp(-4) - 0.98**200), rel=0.01)
 
 
 class Normal(dynsim.Problem):
@@ -171,19 +128,21 @@ def test_means_without_a_population_loss_have_their_errors(normal):
 
 
 class Pulled(dynsim.Problem):
-    """A weight in a bowl that every example pulls to its own side."""
+    """Weights in a bowl, which every example pulls by numbers of their own."""
+
+    number: int = 1
 
     def init(self, key):
-        return jnp.ones(())
+        return jnp.ones(self.number)
 
     def draw(self, key, batch):
-        return jax.random.normal(key, (batch,))
+        return jax.random.normal(key, (batch, self.number))
 
     def loss(self, params, data):
-        return params**2 / 2 - jnp.mean(data) * params
+        return self.population_loss(params) - jnp.mean(data, axis=0) @ params
 
     def population_loss(self, params):
-        return params**2 / 2
+        return jnp.sum(params**2) / 2
 
 
 @pytest.mark.usefixtures("quick_theory")
@@ -204,12 +163,14 @@ def test_noise_is_compared_with_runs():
 class Told(Pulled):
     """A bowl with a theory that knows the batch."""
 
+    ASSUMES: ClassVar = "nothing"
+
     @classmethod
     def theories(cls):
         theory = odes.system(
             "half",
             "my half of the batch",
-            "nothing",
+            cls.ASSUMES,
             lambda t, state, training: jnp.zeros_like(state),
             lambda training, weights: jnp.asarray(1.0),
             lambda t, state, training: {"loss": state * training.batch / (2 + t)},
@@ -217,14 +178,22 @@ class Told(Pulled):
         return (theory,)
 
 
+class Limit(Told):
+    """One whose theory holds for small steps alone, so that descent says how far off it is."""
+
+    ASSUMES: ClassVar = "eta -> 0"
+
+
+@pytest.mark.parametrize(("kind", "error"), [("Told", math.nan), ("Limit", 2 - 0.8**4 / 2)])
 @pytest.mark.more
-def test_the_theory_of_the_problem_comes_first():
-    found = sweeps.explain(f"{__name__}:Told", **settings(eta=0.2, batch=8, steps=2))
-    ends = [found[f"loss at the {name}"].prediction for name in ("start", "end")]
-    assert (found.theory, ends) == ("my half of the batch", [4, 2])
+def test_the_theory_of_the_problem_comes_first(kind, error):
+    found = sweeps.explain(f"{__name__}:{kind}", **settings(eta=0.2, batch=8, steps=2))
+    start, end = (found[f"loss at the {name}"] for name in ("start", "end"))
+    assert (found.theory, start.prediction, end.prediction) == ("my half of the batch", 4, 2)
+    assert end.error == pytest.approx(error, rel=1e-4, nan_ok=True)
     assert [*found.applicable][:2] == ["half", "plain"]
     # Neither small steps nor large batches are assumed by a theory that knows both.
-    assert not any("eta -> 0" in each for each in found.strained)
+    assert kind == "Limit" or not any("eta -> 0" in each for each in found.strained)
 
 
 def test_descent_that_diverges_is_said():
@@ -292,22 +261,6 @@ def test_the_edge_is_reached_when_a_rate_reaches_it(warmup, peak):
     assert row.prediction == pytest.approx(warmup / peak, rel=1e-6)
 
 
-class Many(dynsim.Problem):
-    """400 weights in a bowl, which every example pulls by numbers of their own."""
-
-    def init(self, key):
-        return jnp.ones(400)
-
-    def draw(self, key, batch):
-        return jax.random.normal(key, (batch, 400))
-
-    def loss(self, params, data):
-        return self.population_loss(params) - jnp.mean(data, axis=0) @ params
-
-    def population_loss(self, params):
-        return jnp.sum(params**2) / 2
-
-
 @pytest.mark.parametrize(
     ("batch", "b2", "step"),
     # The gradient is 1 - x with x of variance v = 1 / B, and (1 - x)^2 has the mean 1 + v and the
@@ -318,7 +271,7 @@ class Many(dynsim.Problem):
 )
 def test_few_squares_of_noise_strain_adam(batch, b2, step):
     rule = dynsim.adam(1e-4, b2=b2)
-    found = few_squares(Many(), rule, jax.random.key(0), 300, batch)
+    found = few_squares(Pulled(400), rule, jax.random.key(0), 300, batch)
     # The ratio of estimates from 32 batches has a bias of the order of 1/32 of itself.
     said = [int(re.search(r"up to step (\d+) ", row.strained)[1]) for row in found]
     assert said == ([] if step is None else [pytest.approx(step, rel=0.1)])

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -137,10 +138,6 @@ def test_rates_and_seeds_are_arguments_of_a_kept_program(traced, monkeypatch):
 def test_what_decides_a_program_is_compared(traced, monkeypatch):
     again()
     number = len(traced)
-    longer = dataclasses.replace(SWEEP, run=dataclasses.replace(RUN, steps=6))
-    again(longer)
-    assert len(traced) > number, "other settings"
-    number = len(traced)
     monkeypatch.setattr(program_cache, "_code", lambda: ("of a file that was edited", 1))
     again()
     assert len(traced) > number, "other code"
@@ -166,6 +163,7 @@ def test_programs_for_few_and_for_many_runs_are_kept_apart(traced, tmp_path):
         assert len(traced) == len(list(tmp_path.iterdir())) == number, runs
 
 
+OPTIONS_OF_SWEEPS = {"record", "times", "theory", "rtol", "checkpoint", "title"}
 LAYER = {"problem": "yz", "task": "syn-small", "steps": 5, "batch": 4}
 LINEAR, COSINE = ({"kind": kind, "peak": 0.5, "steps": 4} for kind in ("linear", "cosine"))
 
@@ -181,9 +179,10 @@ def key(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, time.time())])
     monkeypatch.setattr(jobs, "program", lambda job: job)
 
-    def of(settings, options):
-        options = {"axes": {"seed": [0]}, **options}
-        sweep = Sweep(run=dict(settings), **options)
+    def of(given):
+        settings = (PAPER if "problem" in given else LAYER) | given
+        options = {name: settings.pop(name) for name in OPTIONS_OF_SWEEPS & {*settings}}
+        sweep = Sweep(run=settings, axes={"seed": [0]}, **options)
         with precision(sweep.dtype):
             return Work(sweep, tiles.mesh(jax.devices()[:1]), tile=1).program(())[1].cache_key
 
@@ -192,7 +191,7 @@ def key(tmp_path, monkeypatch):
 
 RATIO = {"kind": "ratio", "ratio": 2.0}
 STEP = {"kind": "step", "peak": 0.5}
-CHOICES = [
+CHOICES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"eta": LINEAR}, {"eta": COSINE}),
     ({"eta": 0.5}, {"eta": {"kind": "constant", "peak": 0.5, "warmup": 2}}),
     ({"eta": RATIO | {"Z": LINEAR}}, {"eta": RATIO | {"Z": COSINE}}),
@@ -211,47 +210,33 @@ CHOICES = [
     ({"task": "syn-small"}, {"task": "syn-medium"}),
     ({"batch": 4}, {"batch": 5}),
     ({"dtype": "float32"}, {"dtype": "float64"}),
-]
-OPTIONS_OF_SWEEPS = [
+    # Options of the sweep.
     ({"record": ["loss", "entropy"]}, {"record": ["entropy", "loss"]}),
     ({"times": (0, 5)}, {"times": (1, 5)}),
     ({"theory": "simulation"}, {"theory": "descent"}),
     ({"theory": "plain", "rtol": 1e-4}, {"theory": "plain", "rtol": 1e-5}),
     ({"checkpoint": False}, {"checkpoint": True}),
+    # Problems and theories of papers.
+    (PAPER, PAPER | {"problem": "biehl-schwarze"}),
+    (PAPER, PAPER | {"layers": 3}),
+    (PAPER, PAPER | {"theory": "modes"}),
 ]
 
 
 @pytest.mark.parametrize(("one", "other"), CHOICES, ids=repr)
-def test_every_setting_is_in_the_key(one, other, key):
-    assert "" != key(LAYER | one, {}) != key(LAYER | other, {}) != ""
-
-
-@pytest.mark.parametrize(
-    ("settings", "option"),
-    [({"problem": "biehl-schwarze"}, {}), ({"layers": 3}, {}), ({}, {"theory": "modes"})],
-    ids=repr,
-)
-def test_problems_and_theories_of_papers_have_keys_of_their_own(settings, option, key):
-    assert "" != key(PAPER, {}) != key(PAPER | settings, option) != ""
-
-
-@pytest.mark.parametrize(("one", "other"), OPTIONS_OF_SWEEPS, ids=repr)
-@pytest.mark.more
-def test_every_option_of_a_sweep_is_in_the_key(one, other, key):
-    assert "" != key(LAYER, one) != key(LAYER, other) != ""
+def test_every_setting_and_every_option_of_a_sweep_is_in_the_key(one, other, key):
+    assert "" != key(one) != key(other) != ""
 
 
 def test_numbers_and_titles_are_not_in_the_key(key):
     more = {"eta": {"kind": "cosine", "peak": 0.1, "steps": 3, "end": 0.5}, "clip": 2.0}
-    runs = ({"eta": COSINE, "clip": 1.0}, {}), (more, {"title": "Another"})
-    first, second = (key({**LAYER, **settings}, options) for settings, options in runs)
-    assert first == second != ""
+    assert key({"eta": COSINE, "clip": 1.0}) == key(more | {"title": "Another"}) != ""
 
 
 def test_programs_with_functions_that_have_no_name_are_not_kept(key):
     """Both schedules are the same function of optax, which closes over other numbers."""
     for name in ("slow", "fast"):
-        assert key({**LAYER, "eta": f"of_a_user:{name}"}, {}) == ""
+        assert key({"eta": f"of_a_user:{name}"}) == ""
 
 
 def test_code_that_changed_after_the_process_began_is_not_kept(traced, tmp_path, monkeypatch):
@@ -309,10 +294,3 @@ def test_those_used_longest_ago_go_first(traced, tmp_path, monkeypatch):
     again(dataclasses.replace(SWEEP, run=dataclasses.replace(RUN, steps=6)))
     (second,) = tmp_path.iterdir()
     assert first != second
-
-
-@pytest.mark.more
-def test_only_the_command_line_keeps_them(traced, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "TRACED", [])
-    again()
-    assert not list(tmp_path.iterdir())

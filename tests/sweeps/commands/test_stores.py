@@ -140,15 +140,12 @@ def test_the_record_knows_what_a_task_file_holds(tmp_path):
     assert held[0] != held[1]
 
 
-RUN = experiment(steps=4, batch=8, length=8)
-AXES = {"seed": {"range": 2}, "eta_y": [0.5, 1e3]}
-RECORD = ("loss", "z_top_distinct")
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     out = tmp_path_factory.mktemp("export") / "run"
-    sweeps.run(Sweep(RUN, AXES, record=RECORD, times=3), out)
+    run = experiment(steps=4, batch=8, length=8)
+    axes = {"seed": {"range": 2}, "eta_y": [0.5, 1e3]}
+    sweeps.run(Sweep(run, axes, record=("loss", "z_top_distinct"), times=3), out)
     return out
 
 

@@ -24,7 +24,6 @@ from tests.sweeps.language.catalog import (
     Overlapping,
     Part,
     language_with,
-    loss,
 )
 
 RATES, INF = {"Y": 1.0, "Z": 0.1}, math.inf
@@ -32,17 +31,6 @@ RATES, INF = {"Y": 1.0, "Z": 0.1}, math.inf
 
 def axes(given, zipped=(), **shared):
     return Axes(LANGUAGE, build(LANGUAGE, LANGUAGE.assign({}, shared.items())), given, zipped)
-
-
-def test_a_traced_grid_is_its_single_runs():
-    given = {"momentum": [0, 0.5, 0.9], "eta": {"linspace": [0.01, 0.04, 4]}}
-    found = axes(given, problem="bowl", steps=5)
-    momentum, eta = (np.array(axis.labels) for axis in found.named.values())
-    grid = loss(found.run({"momentum": momentum[:, None], "eta": eta}))
-    alone = [[loss(found.run({"momentum": m, "eta": e})) for e in eta] for m in momentum]
-    np.testing.assert_array_equal(grid, alone)
-    assert len(np.unique(grid)) == 12
-    assert grid[1, 3] == loss(Experiment(Bowl(), SGD(0.04, momentum=0.5), 5))
 
 
 def of(rule=None, problem=None, **settings):

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import dynsim
 import sweeps
-from dynsim import schedules
 from sweeps.language.describe import describe
-from sweeps.language.fields import MISSING, closest
+from sweeps.language.fields import closest
 from sweeps.language.tree import build, encode, toml
 from tests.sweeps.language.catalog import (
     LANGUAGE,
@@ -209,27 +208,6 @@ def test_a_value_for_all_groups_comes_before_that_of_one_and_a_full_path_before_
     assert language.assign(table, [("rule-decay", 1)])["rule"] == {"kind": "sgd", "decay": 1.0}
 
 
-def test_all_settings_of_a_run_with_their_values():
-    table = LANGUAGE.assign({}, [("rule", "adamw")])
-    assert {each.name: each.value for each in LANGUAGE.walk(table) if not each.shared} == {
-        "problem": {"kind": "yz"},
-        "problem.task": {"kind": "syn-small"},
-        "problem.task.layout": "authors",
-        "problem.length": 128,
-        "rule": {"kind": "adamw", "eta": RATES},
-        "rule.eta": RATES,
-        "rule.eta.Y": 1.0,
-        "rule.eta.Z": 0.1,
-        "rule.decay": MISSING,
-        "rule.b1": 0.9,
-        "rule.b2": 0.999,
-        "steps": 1000,
-        "batch": 32,
-        "seed": 0,
-        "record": ["loss"],
-    }
-
-
 def test_suggestions_are_close_and_short():
     names = ["momentum", "rule.momentum", "decay"]
     for typed, meant in (("Momentm", "momentum?"), ("rule.momentm", "momentum?"), ("zzz", "")):
@@ -287,11 +265,3 @@ def test_a_preset_is_its_problem_with_the_defaults_of_a_run(preset):
     assert eqx.tree_equal((found.problem.build(found.rule), found.rule), (task, rule))
     assert found.batch == batch
     assert found.steps is None
-
-
-def test_a_plain_number_stands_for_a_constant_rate():
-    rate = {"Y": 2, "Z": {"kind": "constant", "peak": 1, "warmup": 5}}
-    found = sweeps.experiment("yz", eta=rate)
-    want = dynsim.sgd({"Y": schedules.constant(2.0), "Z": schedules.constant(1.0, warmup=5)})
-    assert eqx.tree_equal(found.rule.build(), want)
-    assert (found.setting("eta.Y"), found.setting("eta.Z.warmup")) == (2.0, 5.0)

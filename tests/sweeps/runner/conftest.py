@@ -1,11 +1,10 @@
-"""A bucket on a server of S3 in a process of its own, and a record of what threads wait for."""
+"""A bucket on a server of S3 in a process of its own."""
 
 import importlib.util
 import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,24 +53,3 @@ def s3(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server.control()
     yield server
     server.control()
-
-
-@pytest.fixture
-def record_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[float]]:
-    """After a call, nothing waits for an event with a time limit: the limits, in seconds, go to the
-    returned list."""
-
-    def record() -> list[float]:
-        waits: list[float] = []
-
-        class Event(threading.Event):
-            def wait(self, timeout: float | None = None) -> bool:
-                if timeout is None:
-                    return super().wait()
-                waits.append(timeout)
-                return True
-
-        monkeypatch.setattr(threading, "Event", Event)
-        return waits
-
-    return record

@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import dynsim
 
@@ -48,13 +47,3 @@ class Curve(dynsim.Problem):
 
     def observables(self) -> Any:
         return {"w": lambda problem, w: w, "first": lambda problem, w: w[0]}
-
-
-def alone(
-    problem: Curve, rule: Any, seed: int, root: int = 0, **options: Any
-) -> dict[str, np.ndarray]:
-    """What `dynsim.train` records of one run, with the key that a sweep gives it."""
-    key = jax.random.fold_in(jax.random.key(root), seed)
-    run = dynsim.train(problem, rule, key, record=["w", "first"], **options)
-    names = ("w", "first", "batch_loss")
-    return {name: np.asarray(run[name]) for name in names} | {"status": np.asarray(run.status)}

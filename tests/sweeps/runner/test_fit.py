@@ -2,10 +2,7 @@
 compile."""
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +17,9 @@ import sweeps
 from dynsim.compiling import CALL, EFFORTS, ENTRY, PRODUCT, Cost, cost
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Experiment, Sweep, experiment
-from sweeps.runner import fit, progress, tiles
+from sweeps.runner import fit, tiles
 from sweeps.runner.program import jobs
-from sweeps.runner.work import Work, compile_first
+from sweeps.runner.work import Work
 from tests.sweeps.runner.curves import Curve
 
 RUN = Experiment(Curve(), dynsim.sgd(0.1), 2, 2)
@@ -41,31 +38,19 @@ class Fake:
 def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of four fifths of the memory; one run is tried, whatever is said of it. The sweep
-    compiles that program once, and before it the one that was too large."""
-    compiled: list[jobs.Program] = []
-    compile_ = jobs.Program._compile
-
-    def counted(self: jobs.Program, drawing: Any) -> Any:
-        compiled.append(self)
-        return compile_(self, drawing)
-
-    monkeypatch.setattr(jobs.Program, "_compile", counted)
+    """Of four fifths of the memory; one run is tried, whatever is said of it."""
 
     def limited(available: float) -> tuple[tuple[int, int], int]:
         monkeypatch.setattr(fit, "memory_of", lambda device: available)
         sweeps.forget()
-        compiled.clear()
         made = Work(GRID, tiles.mesh(jax.devices()[:1]))
         program = made.program(())[1].start().result()[0]
         assert made.plan.bytes_per_device == fit.needed(program)
         found = sweeps.run(GRID, devices=jax.devices()[:1], progress=False)
-        assert len(compiled) == (1 if made.tile == (4, 4) else 2)
         np.testing.assert_array_equal(found.w, want.w)
         return made.tile, made.plan.bytes_per_device
 
     want = sweeps.run(GRID, progress=False).load()
-
     whole, needed = limited(2**40)
     assert whole == (4, 4)
     assert limited(math.ceil(needed / 0.8)) == (whole, needed)
@@ -75,20 +60,15 @@ def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
     assert limited(1)[0] == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("tile", "times", "want"),
-    [
+def test_fewer_points_and_then_fewer_seeds() -> None:
+    for tile, times, want in (
         ((4, 16), 2, (4, 8)),
         ((4, 16), 2.1, (4, 4)),
         ((4, 16), 32, (2, 1)),
         ((4, 1), 2, (2, 1)),
         ((2, 2), 1000, (1, 1)),
-    ],
-)
-def test_fewer_points_and_then_fewer_seeds(
-    tile: tuple[int, int], times: float, want: tuple[int, int]
-) -> None:
-    assert fit.smaller(tile, times) == want
+    ):
+        assert fit.smaller(tile, times) == want
 
 
 @pytest.mark.parametrize("of_seed", [0, 2**20])
@@ -202,9 +182,8 @@ def test_memory_is_what_compiler_and_device_say() -> None:
         assert fit.default_tile(2**20, method, device) == runs
 
 
-@pytest.mark.parametrize(
-    ("calls", "entries", "runs", "want"),
-    [
+def test_a_tile_takes_five_seconds() -> None:
+    for calls, entries, runs, want in (
         (0.0, 80.0, 100, (16, 1)),
         (0.0, 81.0, 100, (32, 1)),
         # At least a run: the last power of two at or above their number.
@@ -215,12 +194,8 @@ def test_memory_is_what_compiler_and_device_say() -> None:
         (4.0, 7.0, 64, (2, 1)),
         (0.25, 0.5, 64, (1, 6)),
         (0.0, 0.0, 4, (1, 50_000_000)),
-    ],
-)
-def test_a_tile_takes_five_seconds(
-    calls: float, entries: float, runs: int, want: tuple[int, int]
-) -> None:
-    assert fit.shrink_for_seconds(Cost(1, calls, entries), runs) == want
+    ):
+        assert fit.shrink_for_seconds(Cost(1, calls, entries), runs) == want
 
 
 def test_the_cost_of_a_program_is_that_of_its_calls_products_and_entries() -> None:
@@ -269,46 +244,31 @@ def test_a_sweep_is_solved_to_its_own_tolerance() -> None:
     assert 1e-6 < abs(found[0] / found[1] - 1) < 1e-1
 
 
-@pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
-    """The numbers of programs since the last call that were compiled quickly, and as those that
-    draw: with options by which the compiler writes each program to a folder."""
-    folders = [tmp_path / name for name in ("quick", "drawn")]
-    quick, drawn = ({"xla_dump_to": str(f), "xla_dump_hlo_as_text": True} for f in folders)
-    monkeypatch.setitem(EFFORTS, "quick", EFFORTS["quick"]._replace(options=quick))
-    monkeypatch.setattr(jobs, "DRAWN", drawn)
-    sweeps.forget()
-
-    def numbers() -> tuple[int, int]:
-        found = [list(each.glob("*before_optimizations.txt")) for each in folders]
-        for file in itertools.chain(*found):
-            file.unlink()
-        # An empty program tells whether the compiler knows the options.
-        sizes = (sum(".jit_nothing." not in file.name for file in files) for files in found)
-        return next(sizes), next(sizes)
-
-    return numbers
-
-
-DESCENT = experiment("saxe", eta=0.1, steps=20)
-"""A run of milliseconds; 1000 of them take longer than they are compiled."""
-
-
 @pytest.mark.more
 def test_few_runs_of_a_theory_are_compiled_quickly_and_others_for_speed(
-    compiled: Callable[[], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the devices and chunks; and of training, the draws are compiled as such."""
-    for size, want, devices in ((1, 1, 1), (8, 1, 2), (100_000, 0, 4)):
-        rates = np.linspace(0.01, 0.1, size)
-        sweep = Sweep(DESCENT, {"eta": rates}, "descent", ("loss",), "end")
+    given, compile_ = [], jobs.TracedProgram.compile
+
+    def noted(self: jobs.TracedProgram, mesh: Any, options: Any) -> Any:
+        given.append(options)
+        return compile_(self, mesh, options)
+
+    monkeypatch.setattr(jobs.TracedProgram, "compile", noted)
+    sweeps.forget()
+    # A run of milliseconds; 1000 of them take longer than they are compiled.
+    run = experiment("saxe", eta=0.1, steps=20)
+    for size, quick, devices in ((1, True, 1), (8, True, 2), (100_000, False, 4)):
+        sweep = Sweep(run, {"eta": np.linspace(0.01, 0.1, size)}, "descent", ("loss",), "end")
         with precision(sweep.dtype):
             work = Work(sweep, tiles.mesh(jax.devices()[:devices]), tile=4)
             work.first().start().result()
-        assert compiled()[0] == want, size
+        assert (given.pop() is EFFORTS["quick"].options) is quick, size
     run = experiment(task="syn-small", steps=3, batch=4)
     sweeps.run(Sweep(run, {"seed": {"range": 2}}, record=("loss",)), progress=False)
-    assert compiled() == (0, 1)
+    assert sorted(each is jobs.DRAWN for each in given) == [False, True]
+    assert EFFORTS["quick"].options not in given
 
 
 def test_accelerators_have_the_compilers_own_options() -> None:
@@ -319,20 +279,3 @@ def test_accelerators_have_the_compilers_own_options() -> None:
         mesh: Any = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform=platform)]))
         traced.compile(mesh, {"xla_dump_hlo_as_text": False})
     assert given == [(), ()]
-
-
-@pytest.mark.more
-def test_programs_are_counted_before_they_are_compiled(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    both = [Sweep(DESCENT, {"seed": [0]}, name, ("loss",)) for name in ("descent", "simulation")]
-    sweeps.forget()
-    for some, line in ((both[:1], "1 of 1"), (both, "1 of 2"), (both, "")):
-        compile_first(some)
-        said = capsys.readouterr().err
-        assert f"{len(some)} program" in said
-        assert (f"compiling {line} program" if line else "programs") in said
-        assert ("compiling" in said) == bool(line)
-    with progress.quiet():
-        compile_first(both)
-    assert capsys.readouterr().err == ""

@@ -4,11 +4,9 @@ import io
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from sweeps import Experiment, Sweep
 from sweeps.runner import progress
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.curves import Curve
+from tests.sweeps.runner.processes import started
 
 PATIENCE = 60
 """Seconds to wait for a line on a busy machine before the test fails."""
@@ -87,21 +86,6 @@ def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert "".join(log.lines.queue) == "a line\n"
 
 
-@pytest.mark.parametrize(("module", "seconds"), [("ipykernel", 1.0), ("another", 60.0)])
-def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
-    module: str,
-    seconds: float,
-    monkeypatch: pytest.MonkeyPatch,
-    record_waits: Callable[[], list[float]],
-) -> None:
-    watched(monkeypatch)
-    monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
-    waits = record_waits()
-    with progress.progress_bar(10, 2):
-        pass
-    assert {*waits} == {seconds}
-
-
 @pytest.mark.more
 def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
     log = watched(monkeypatch)
@@ -134,10 +118,8 @@ def test_an_interruption_says_what_is_stored_and_how_to_resume(
 
 
 ENDLESS = """
-import sys
 import jax
-import dynsim
-from sweeps import cli
+from tests.sweeps.runner.curves import Curve
 
 begun = []
 
@@ -146,7 +128,7 @@ def begin():
         begun.append(True)
         print("begun", flush=True)
 
-class Endless(dynsim.Problem):
+class Endless(Curve):
     def init(self, key):
         def halve(x):
             # Within the loop: next to it, it may wait for a thread until the loop ends.
@@ -155,16 +137,6 @@ class Endless(dynsim.Problem):
 
         halved = jax.lax.while_loop(lambda x: x < 1, halve, jax.random.uniform(key) / 2)
         return jax.numpy.ones(2) * halved
-
-    def draw(self, key, batch):
-        return jax.random.normal(key, (batch, 2))
-
-    def loss(self, params, x):
-        return jax.numpy.mean((x @ params) ** 2)
-
-jax.config.update("jax_num_cpu_devices", 2)
-sys.argv = ["dynsim", "sweep", "--file", "endless.toml", "--out", "out"]
-sys.exit(cli.main())
 """
 
 
@@ -179,19 +151,14 @@ def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
     (tmp_path / "endless.toml").write_text(
         'record = ["batch_loss"]\n[run]\nproblem = "endless:Endless"\n[axes]\neta = [0.1, 0.2]\n'
     )
-    run = [sys.executable, "endless.py"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    with subprocess.Popen(run, cwd=tmp_path, text=True, env=environment, **pipes) as process:
-        watchdog = threading.Timer(300, process.kill)
-        watchdog.start()
+    words = ("-m", "dynsim", "sweep", "endless.toml", "--out", "out")
+    with started(tmp_path, *words, JAX_NUM_CPU_DEVICES="2") as process:
         assert process.stdout is not None
         while line := process.stdout.readline():
             if line == "begun\n":
                 process.send_signal(number)
                 break
         _, errors = process.communicate()
-        watchdog.cancel()
     assert process.returncode == 128 + number, errors
     assert "0 of 2 runs" in errors
 

@@ -1,140 +1,68 @@
 """Sweeps in processes of their own: killed, interrupted, shared between two; nothing is lost."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, cli, experiment
-from sweeps.runner.config import config_of
+from sweeps import cli
 from sweeps.runner.spec import load
 from sweeps.runner.store.store import Store
 from tests.benchmarks import kills
+from tests.sweeps.runner.processes import started
 
-ROOT = Path(__file__).parents[3]
-AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
-SWEEP = Sweep(
-    experiment(steps=5, length=8, batch=4, momentum=0.9), AXES, record=("loss", "entropy")
-)
-SETTINGS = (
-    "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n"
-    '[run]\nproblem = "yz"\nsteps = 5\n'
-)
-TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
-CHUNKS = 60
-TIMEOUT = 120
-"""Seconds after which a process that should have ended counts as hung."""
-
-
-class Workers:
-    """Starts worker.py on one sweep file and one store; all share a compilation cache."""
-
-    def __init__(self, folder: Path, cache: Path) -> None:
-        self.file, self.out = folder / "s.toml", str(folder / "s")
-        self.file.write_text(TOML)
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "JAX_COMPILATION_CACHE_DIR": str(cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_NUM_CPU_DEVICES": "1",
-        }
-        self.errors = folder / "errors.txt"
-        self.started: list[subprocess.Popen] = []
-
-    def start(self) -> subprocess.Popen:
-        command = [sys.executable, str(Path(__file__).with_name("worker.py")), "sweep"]
-        settings = [str(self.file), "--out", self.out, "--chunk", "2", "--tile", "2"]
-        with self.errors.open("w") as errors:
-            process = subprocess.Popen(
-                [*command, *settings],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.started.append(process)
-        return process
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def workers(tmp_path: Path, cache: Path) -> Iterator[Workers]:
-    found = Workers(tmp_path, cache)
-    yield found
-    for process in found.started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def chunks(lines: list[str]) -> list[str]:
-    return [line for line in lines if line.startswith("chunk")]
-
-
-def read_chunks(process: subprocess.Popen, number: int) -> list[str]:
-    """Wait for so many chunks and return their lines."""
-    return [process.stdout.readline().strip() for _ in range(number)]
-
-
-def finish(process: subprocess.Popen) -> list[str]:
-    """Let a worker end, and return its remaining lines."""
-    watchdog = threading.Timer(TIMEOUT, process.kill)
-    watchdog.start()
-    # Not communicate(), which loses what an earlier readline() has buffered.
-    lines = process.stdout.read().splitlines()
-    process.wait()
-    watchdog.cancel()
-    return lines
-
-
-def assert_complete(workers: Workers) -> None:
-    assert config_of(load(workers.file)) == config_of(SWEEP)
-    want = sweeps.run(SWEEP, tile=2).load()
-    got = sweeps.open(workers.out).load()
-    for name in want.variables:
-        # The same programs in the same batches: equal to the last bit.
-        np.testing.assert_array_equal(got[name].values, want[name].values)
+TOML = """
+record = ["loss", "entropy"]
+axes = {eta_y = {linspace = [0.1, 4, 40]}, seed = {range = 3}}
+run = {problem = "yz", steps = 5, length = 8, batch = 4, momentum = 0.9}
+"""
 
 
 @pytest.mark.more
 def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(
-    workers: Workers, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file, out = tmp_path / "s.toml", tmp_path / "s"
+    file.write_text(TOML)
+    words = ["sweep", str(file), "--out", str(out), "--chunk", "2", "--tile", "2"]
+    variables = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_NUM_CPU_DEVICES": "1",
+    }
     written: list[str] = []
-    process = workers.start()
-    written += read_chunks(process, 12)
-    process.send_signal(signal.SIGKILL)
-    written += chunks(finish(process))
-    assert process.returncode == -signal.SIGKILL
-    process = workers.start()
-    written += read_chunks(process, 3)
-    process.send_signal(signal.SIGINT)
-    written += chunks(finish(process))
-    errors = workers.errors.read_text()
-    assert process.returncode == 130
+
+    def ended(number: signal.Signals, after: int) -> tuple[int, str]:
+        """How a worker ends by a signal after so many chunks, all of which are `written`."""
+        with started(tmp_path, "-c", kills.WORKER, *words, **variables) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            # Not communicate(), which loses what an earlier readline() has buffered.
+            lines = [process.stdout.readline().strip() for _ in range(after)]
+            process.send_signal(number)
+            lines += process.stdout.read().splitlines()
+            written.extend(line for line in lines if line.startswith("chunk"))
+            return process.wait(), process.stderr.read()
+
+    code, _ = ended(signal.SIGKILL, after=12)
+    assert code == -signal.SIGKILL
+    code, errors = ended(signal.SIGINT, after=3)
+    assert code == 130
     assert "Run the same command again to resume" in errors
     assert "Traceback" not in errors
-    assert len(written) < CHUNKS, "the sweep was over before it could be interrupted"
-    done = Store.open(workers.out).done().sum()
+    assert len(written) < 60, "the sweep was over before it could be interrupted"
+    done = Store.open(out).done().sum()
     # A kill between a chunk's last byte and its line makes it be told of never, not twice.
     assert done - 1 <= len(written) == len(set(written)) <= done
-    words = [str(workers.file), "--out", workers.out, "--chunk", "2", "--tile", "2"]
-    assert cli.main(["sweep", *words]) == 0
+    assert cli.main(words) == 0
     assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in capsys.readouterr().out
-    assert_complete(workers)
+    want, got = sweeps.run(load(file), tile=2).load(), sweeps.open(out).load()
+    for name in want.variables:
+        # The same programs in the same batches: equal to the last bit.
+        np.testing.assert_array_equal(got[name].values, want[name].values)
 
 
 # A process for each kill.

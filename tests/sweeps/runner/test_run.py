@@ -1,7 +1,6 @@
 """A sweep is the loop of `dynsim.train` over its axes, bit for bit, whatever its chunks, tiles,
 devices and processes; and how a sweep is divided."""
 
-import dataclasses
 import gc
 import math
 import weakref
@@ -14,25 +13,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import dynsim
 import sweeps
 from dynsim import Status
 from sweeps import Experiment, Sweep, experiment
-from sweeps.runner import fit, labels, tiles, work
+from sweeps.runner import fit, tiles, work
 from sweeps.runner.program import jobs
 from sweeps.systems import budget
-from tests.sweeps.runner.curves import Curve, Power, Square, alone
+from tests.sweeps.runner.curves import Curve, Power, Square
 
 RUN = Experiment(Curve(shift=0.3), dynsim.sgd(0.1, momentum=0.4), 5, 3)
 
 
 class Grid(NamedTuple):
-    """Axes, the single run at a point of them, and options of the sweep and of how it runs."""
+    """Axes, and options of the sweep and of how it runs."""
 
     axes: dict[str, Any]
-    single: Any
     sweep: Mapping[str, Any] = MappingProxyType({})
     options: Mapping[str, Any] = MappingProxyType({})
 
@@ -46,74 +45,57 @@ KINDS = {
     "momentum": {"kind": "sgd", "momentum": 0.5},
     "adam": {"kind": "adam", "b2": 0.99},
 }
-TIMES = {"times": (0, 2, 5)}
-STEPS = {"steps": 5, "batch": 3, "times": [0, 2, 5]}
 GRIDS = {
     # Three rates, four momenta of which two have rates of their own, and two seeds.
     "rates": Grid(
         {"eta": jnp.array([0.125, 0.25, 0.5]), "seed": [7, 0], "momentum": [0.0, 0.5]},
-        lambda eta, momentum, seed: alone(
-            Curve(shift=0.3), dynsim.sgd(eta, momentum=momentum), seed, 11, **STEPS
-        ),
-        {**TIMES, "root": 11},
+        {"root": 11},
         {"chunk": 5, "tile": 4, "devices": 2},
     ),
     "zip": Grid(
         {"shift": [0.1, 0.6, 0.9], "seed": [3], "eta": [0.1, 0.2, 0.05]},
-        lambda shift, seed, eta: alone(
-            Curve(shift=shift), dynsim.sgd(eta, momentum=0.4), seed, **STEPS
-        ),
-        {**TIMES, "zip": [("shift", "eta")]},
+        {"zip": [("shift", "eta")]},
         {"chunk": 2, "devices": 3},
     ),
-    "kinds": Grid(
-        {"form": FORMS, "rule": KINDS, "eta": [0.1, 0.2]},
-        lambda form, rule, eta: alone(Curve(FORMS[form], 0.3), RULES[rule](eta), 0, **STEPS),
-        TIMES,
-        {"tile": 2},
-    ),
-    "sizes": Grid(
-        {"batch": [3, 5], "width": [1, 3], "seed": [0, 2], "eta": [0.1]},
-        lambda batch, width, seed, eta: alone(
-            Curve(shift=0.3, width=width),
-            dynsim.sgd(eta, momentum=0.4),
-            seed,
-            **{**STEPS, "batch": batch},
-        ),
-        TIMES,
-    ),
-    "steps": Grid(
-        {"eta": [0.1, 0.2], "steps": [2, 5]},
-        lambda eta, steps: alone(
-            Curve(shift=0.3),
-            dynsim.sgd(eta, momentum=0.4),
-            0,
-            steps=steps,
-            batch=3,
-            times=[t for t in (0, 1, 2, 5) if t <= steps],
-        ),
-        {"times": 3},
-    ),
-    "diverging": Grid(
-        {"eta": [1e38, 0.1], "shift": [0.2, 0.4]},
-        lambda eta, shift: alone(Curve(shift=shift), dynsim.sgd(eta, momentum=0.4), 0, **STEPS),
-        TIMES,
-        {"devices": 1},
-    ),
+    "kinds": Grid({"form": FORMS, "rule": KINDS, "eta": [0.1, 0.2]}, {}, {"tile": 2}),
+    "sizes": Grid({"batch": [3, 5], "width": [1, 3], "seed": [0, 2], "eta": [0.1]}),
+    "steps": Grid({"eta": [0.1, 0.2], "steps": [2, 5]}, {"times": 3}),
+    "diverging": Grid({"eta": [1e38, 0.1], "shift": [0.2, 0.4]}, {}, {"devices": 1}),
 }
 
 
+def single(
+    eta: float,
+    *,
+    form: str = "square",
+    shift: float = 0.3,
+    width: int = 2,
+    rule: str = "",
+    momentum: float = 0.4,
+    seed: int = 0,
+    root: int = 0,
+    steps: int = 5,
+    batch: int = 3,
+    times: Any = (0, 2, 5),
+) -> dict[str, np.ndarray]:
+    """What `dynsim.train` records of one run, with the key that a sweep gives it."""
+    problem = Curve(FORMS[form], shift, width)
+    made = RULES[rule](eta) if rule else dynsim.sgd(eta, momentum=momentum)
+    key = jax.random.fold_in(jax.random.key(root), seed)
+    times = [t for t in ((0, 1, 2, 5) if times == 3 else times) if t <= steps]
+    run = dynsim.train(
+        problem, made, key, record=["w", "first"], steps=steps, batch=batch, times=times
+    )
+    names = ("w", "first", "batch_loss")
+    return {name: np.asarray(run[name]) for name in names} | {"status": np.asarray(run.status)}
+
+
 def run(grid: Grid, out: Path | None = None, **more: Any) -> Any:
-    sweep = Sweep(RUN, grid.axes, record=("w", "first", "batch_loss"), **grid.sweep)
+    sweep = {"record": ("w", "first", "batch_loss"), "times": (0, 2, 5), **grid.sweep}
     options = {**grid.options, **more}
     if number := options.pop("devices", None):
         options["devices"] = jax.devices()[:number]
-    return sweeps.run(sweep, out, progress=False, **options)
-
-
-def same(found: Any, wanted: Any) -> None:
-    for name in wanted.variables:
-        np.testing.assert_array_equal(found[name].values, wanted[name].values, name)
+    return sweeps.run(Sweep(RUN, grid.axes, **sweep), out, progress=False, **options)
 
 
 def by_two_processes(grid: Grid, out: Path) -> Any:
@@ -129,9 +111,11 @@ def by_threads(grid: Grid, out: Path) -> Any:
 
 HOW = {
     "memory": lambda grid, out: run(grid),
+    "tiles": lambda grid, out: run(grid, chunk=7, tile=2, devices=3),
     "folder": lambda grid, out: run(grid, out),
     "two processes": by_two_processes,
     "threads": by_threads,
+    "seeds": lambda grid, out: run(grid, chunk=1, tile=16, devices=4),
 }
 CASES = [("rates", how) for how in HOW] + [(name, "memory") for name in GRIDS if name != "rates"]
 
@@ -142,8 +126,10 @@ def loop() -> dict[str, dict[tuple[int, ...], dict[str, np.ndarray]]]:
     return {}
 
 
-@pytest.mark.parametrize(("name", "how"), CASES)
-@pytest.mark.more
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [CASES[0], *(pytest.param(*case, marks=pytest.mark.more) for case in CASES[1:])],
+)
 def test_a_sweep_is_the_loop_of_train_bit_for_bit(
     name: str, how: str, loop: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -151,16 +137,12 @@ def test_a_sweep_is_the_loop_of_train_bit_for_bit(
     found = HOW[how](grid, tmp_path / "s").load()
     dims = found.status.dims
     if name not in loop:
-        loop[name] = {
-            index: grid.single(
-                **{
-                    n: v.values.item()
-                    for n, v in found.isel(dict(zip(dims, index, strict=True))).coords.items()
-                    if n in grid.axes
-                }
-            )
-            for index in np.ndindex(found.status.shape)
-        }
+        loop[name] = {}
+        more = {n: value for n, value in grid.sweep.items() if n != "zip"}
+        for index in np.ndindex(found.status.shape):
+            point = found.isel(dict(zip(dims, index, strict=True))).coords
+            values = {n: point[n].values.item() for n in grid.axes}
+            loop[name][index] = single(**values, **more)
     assert [*dims] == [n for n in grid.axes if n in found.dims]
     for index, want in loop[name].items():
         cell = found.isel(dict(zip(dims, index, strict=True)))
@@ -183,35 +165,6 @@ def test_a_sweep_is_the_loop_of_train_bit_for_bit(
         np.testing.assert_array_equal(ok, [[False] * 2, [True] * 2])
         np.testing.assert_array_equal(found.first_bad_step == -1, ok)
         np.testing.assert_array_equal(np.isfinite(sweeps.valid(found).first[..., -1]), ok)
-
-
-def test_steps_as_an_axis_record_at_their_own_times() -> None:
-    """And runs of fewer steps than others have nothing at the later ones, as the loop shows."""
-    sweep = Sweep(RUN, GRIDS["steps"].axes, record="w", times=3)
-    for times, dims, want in (
-        (3, ("steps", "record"), [[0, 1, 2, np.nan], [0, 1, 2, 5]]),
-        ("end", ("steps",), [2, 5]),
-    ):
-        found = labels.coordinates(dataclasses.replace(sweep, times=times))["time"]
-        assert found[0] == dims
-        np.testing.assert_array_equal(found[1], want)
-
-
-@pytest.mark.parametrize(
-    ("chunk", "tile", "devices"),
-    [
-        pytest.param(1, 16, 4, marks=pytest.mark.full),
-        (7, 2, 3),
-        pytest.param(100, 1, 4, marks=pytest.mark.full),
-        pytest.param(7, None, 3, marks=pytest.mark.full),
-    ],
-)
-def test_chunks_tiles_and_devices_do_not_matter(chunk: int, tile: int | None, devices: int) -> None:
-    found = run(GRIDS["rates"], chunk=chunk, tile=tile, devices=devices).load()
-    wanted = run(GRIDS["rates"]).load()
-    # The loss of a batch is summed up in another order.
-    same(found.drop_vars("batch_loss"), wanted.drop_vars("batch_loss"))
-    np.testing.assert_allclose(found.batch_loss, wanted.batch_loss, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
@@ -278,52 +231,42 @@ def rates(number: int) -> dict[str, Any]:
     return {"eta": {"linspace": [0.1, 1, number]}}
 
 
-@pytest.mark.parametrize(
-    ("axes", "devices", "options", "chunk", "tile"),
-    [
+def test_a_sweep_is_cut_into_chunks_and_tiles() -> None:
+    for axes, options, chunk, tile in (
         # A tile of 4 is the least, 8 of them are the most, and 32 chunks are wanted in between.
-        ({"seed": range(3)}, 1, {"tile": 4}, (3,), (4, 1)),
-        ({"seed": range(100)}, 1, {"tile": 4}, (4,), (4, 1)),
-        ({"seed": range(4 * 32 * 3)}, 1, {"tile": 4}, (12,), (4, 1)),
-        ({"seed": range(10**4)}, 1, {"tile": 4}, (32,), (4, 1)),
+        ({"seed": range(3)}, {"tile": 4}, (3,), (4, 1)),
+        ({"seed": range(100)}, {"tile": 4}, (4,), (4, 1)),
+        ({"seed": range(4 * 32 * 3)}, {"tile": 4}, (12,), (4, 1)),
+        ({"seed": range(10**4)}, {"tile": 4}, (32,), (4, 1)),
         # At most 2048 chunks.
-        (rates(2 * 2048), 1, {"tile": 1, "chunk_tiles": 1}, (2,), (1, 1)),
-        (rates(2 * 2048 + 1), 1, {"tile": 1, "chunk_tiles": 1}, (3,), (1, 1)),
+        (rates(2 * 2048), {"tile": 1, "chunk_tiles": 1}, (2,), (1, 1)),
+        (rates(2 * 2048 + 1), {"tile": 1, "chunk_tiles": 1}, (3,), (1, 1)),
         # Grids are cut along their last axis first, and seeds last; points fill a tile.
         (
             {"seed": range(4), **rates(6), "shift": [0.1, 0.2]},
-            1,
             {"chunk": 5, "tile": 4},
             (1, 2, 2),
             (1, 4),
         ),
-        ({**rates(3), "seed": range(4)}, 1, {"chunk": 7, "tile": 8}, (3, 2), (2, 4)),
-    ],
-)
-def test_a_sweep_is_cut_into_chunks_and_tiles(
-    axes: dict[str, Any],
-    devices: int,
-    options: dict[str, int],
-    chunk: tuple[int, ...],
-    tile: tuple[int, int],
-) -> None:
-    found = planned(axes, devices, **options)
-    assert (found.plan.layout.chunk, found.plan.tile) == (chunk, tile)
+        ({**rates(3), "seed": range(4)}, {"chunk": 7, "tile": 8}, (3, 2), (2, 4)),
+    ):
+        plan = planned(axes, **options).plan
+        assert (plan.layout.chunk, plan.tile) == (chunk, tile)
 
 
 def test_seeds_of_one_point_are_divided_among_devices() -> None:
-    def parts(**axes: Any) -> tuple[tuple[int, int], int]:
-        made = planned(axes, 4)
-        return made.tile, made.plan.devices
-
-    assert parts(seed=range(8)) == ((2, 1), 4)
-    assert parts(seed=range(3)) == ((1, 1), 3)
-    assert parts(seed=[0]) == ((1, 1), 1)
-    # Five on each of four devices would be eight in a tile, of which three devices have one.
-    assert parts(seed=range(17)) == ((8, 1), 3)
-    # Grids of all sizes keep one tile, and so one program.
-    grids = [parts(eta=np.linspace(0.1, 1, n), seed=range(2)) for n in (11, 16)]
-    assert grids == [((1, 16), 4)] * 2
+    for axes, tile, devices in (
+        ({"seed": range(8)}, (2, 1), 4),
+        ({"seed": range(3)}, (1, 1), 3),
+        ({"seed": [0]}, (1, 1), 1),
+        # Five on each of four devices would be eight in a tile, of which three devices have one.
+        ({"seed": range(17)}, (8, 1), 3),
+        # Grids of all sizes keep one tile, and so one program.
+        ({**rates(11), "seed": range(2)}, (1, 16), 4),
+        ({**rates(16), "seed": range(2)}, (1, 16), 4),
+    ):
+        plan = planned(axes, 4).plan
+        assert (plan.tile, plan.devices) == (tile, devices)
 
 
 @pytest.mark.parametrize("size", [1, 5, 12, 1000])
@@ -364,11 +307,7 @@ def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
     found = [starts(next(turns))]
     # The first and those ahead of it compile at once.
     assert len(compiled) == min(1 + work.AHEAD, 4)
-    assert one.compiling == "0 of 4 programs compiled"
     given, found = map(starts, regions), found + [starts(each) for each in turns]
-    for each in compiled:
-        each.set_result(None)
-    assert not one.compiling
     # Each place of K has a program; the order is kept otherwise.
     assert found == sorted(given, key=lambda at: (at[1], at[2] if by_seed else 0))
 
@@ -392,28 +331,9 @@ def test_only_the_last_programs_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.isfinite(found.w).sum() == 1 + 2 + 3
 
 
-def problem(number: int) -> Experiment:
-    class Anew(Curve):
-        def loss(self, params: Any, data: Any) -> Any:
-            return super().loss(params, data) * (number + 1)
-
-    return Experiment(Anew(), dynsim.sgd(0.1), 1, 2)
-
-
-def rule(number: int) -> Experiment:
-    class Anew(dynsim.Rule):
-        def direction(self) -> Any:
-            import optax
-
-            return optax.scale(number + 1.0)
-
-    return Experiment(Curve(), Anew(0.1), 1, 2)
-
-
-@pytest.mark.parametrize("make", [problem, rule])
 @pytest.mark.more
 def test_programs_of_classes_that_were_defined_again_are_dropped(
-    make: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are no more than two, here, besides the current one. Those of other classes are kept."""
 
@@ -421,11 +341,18 @@ def test_programs_of_classes_that_were_defined_again_are_dropped(
         made = work.Work(Sweep(run, {"eta": [0.1]}, record=("batch_loss",)), tiles.mesh())
         return made.program(())[1]
 
+    def anew(number: int) -> Experiment:
+        class Anew(dynsim.Rule):
+            def direction(self) -> Any:
+                return optax.scale(number + 1.0)
+
+        return Experiment(Curve(), Anew(0.1), 1, 2)
+
     sweeps.forget()
     other = traced(RUN)
     monkeypatch.setattr(jobs, "MAX_OUTDATED", 2)
     number = 4
-    alive = [weakref.ref(traced(make(i))) for i in range(number)]
+    alive = [weakref.ref(traced(anew(i))) for i in range(number)]
     assert [each() is not None for each in alive] == [False] * (number - 1) + [True]
     assert len(jobs.PROGRAMS) == 2
     assert traced(RUN) is other
@@ -466,44 +393,3 @@ def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
     with pytest.raises(ValueError, match=r"a chunk of \d+ runs .* smaller chunk"):
         sweeps.run(Sweep(RUN, large, record=("w",)), tmp_path / "s")
     assert not (tmp_path / "s").exists()
-
-
-EXTREME = [1e-300, 1e-30, 1.0, 1e30, 1e300]
-ONE = {"task": "syn", "num_queries": 1, "num_distinct": 1, "layout": "paper"}
-TASKS = {
-    "one distinct token": {**ONE, "classes_per_query": 2},
-    "rare": {},
-}
-SGD, ADAM = {"momentum": 0.999999}, {"rule": "adam", "b1": 0.99999, "b2": 0.99999}
-
-
-@pytest.mark.parametrize(
-    ("name", "rule", "length"),
-    [
-        ("one distinct token", SGD, 4),
-        ("rare", ADAM, math.inf),
-    ],
-)
-@pytest.mark.more
-def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not(
-    name: str, rule: dict[str, Any], length: float, tmp_path: Path
-) -> None:
-    task: dict[str, Any] = TASKS[name]
-    if not task:
-        # A token as rare as float64 can say.
-        probs = np.array([[1.0, 0.0, 1e-300], [0.0, 1.0, 1e-300]])
-        dynsim.save_task(tmp_path / "rare.npz", dynsim.sequence_classes(probs, query=[0, 1]))
-        task = {"task": str(tmp_path / "rare.npz")}
-    run = experiment(**task, **rule, length=length, steps=4, batch=4, dtype="float64")
-    record = ("loss", "entropy", "accuracy")
-    found = sweeps.run(Sweep(run, {"eta_y": EXTREME, "eta_z": EXTREME}, record=record)).load()
-    ok = found.status == Status.OK
-    assert found.status.isin([Status.OK, Status.DIVERGED]).all()
-    for each in record:
-        assert np.isfinite(found[each].where(ok, 0)).all(), each
-    np.testing.assert_array_equal(found.first_bad_step == -1, ok)
-    # Nothing moves at such rates, whatever the gradients are.
-    assert ok.sel(eta_y=1e-300, eta_z=1e-300)
-    if rule is SGD and length == 4:
-        # A step of 1e300 overflows the logits' products in the next one.
-        assert not ok.sel(eta_y=1e300, eta_z=1e300)

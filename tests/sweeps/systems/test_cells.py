@@ -20,65 +20,87 @@ from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
 from sweeps.systems.training import names_of_numbers, partition
 
-INF = math.inf
-
 
 class Case(NamedTuple):
-    """Settings of a run, the values of a cell, and the task and rule that they stand for; no task
-    where none of the values is part of it."""
+    """Settings of a run, the values of a cell, the task and rule that they stand for, and how far
+    rounding takes each observable: the same operations in another order, in float32 over all steps.
+    No task where none of the values is part of it."""
 
     settings: dict[str, Any]
     cell: dict[str, float]
     task: Any
     rule: Any
+    allowed: dict[str, tuple[float, float]]
+    times: Any = "end"
 
 
 CASES = {
     "yz": Case(
-        {"momentum": 0.5},
+        {"momentum": 0.5, "steps": 6, "length": 12, "batch": 8},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6},
         dynsim.SynSmall().build(),
         dynsim.sgd(2.0, 0.3, momentum=0.6),
+        {"loss": (1e-4, 0)},
     ),
     "qkv": Case(
-        {"momentum": 0.5, "width": 34},
+        {"momentum": 0.5, "width": 34, "steps": 6, "length": 12, "batch": 8},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6, "scale": 1.5},
         dynsim.QKV(dynsim.SynSmall().build(), width=34, scale=1.5),
         dynsim.sgd(2.0, 0.3, momentum=0.6),
+        {"loss": (1e-4, 0), "z_top_distinct": (1e-3, 0)},
     ),
+    # Rates change the number of steps, r and coupling the task: none of them the program.
     "two_stage": Case(
-        {},
+        {"d": 4, "length": 7, "batch": 8, "pool": 16, "num_test": 32, "stage_2": 0.5, "eta_2": 0.1},
         {"r": 2.0, "s1": 0.7, "coupling": 0.4, "eta_1": 0.1, "decay": 0.2, "tau": 0.3},
-        dynsim.Prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
-        Annealed(0.1, 0.01, 0.2, 0.3, stage_2=3.0).build(),
+        dynsim.Prompts(4, 7, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
+        Annealed(0.1, 0.1, 0.2, 0.3, stage_2=0.5).build(),
+        {"K2": (1e-4, 0), "V_trace": (1e-3, 1e-5), "eta_time": (1e-6, 0)},
+        5,
     ),
     "linear_icl": Case(
-        {"spectrum": "geometric", "batch": INF, "scale": 0.3},
+        {"spectrum": "geometric", "batch": math.inf, "scale": 0.3, "steps": 40},
         {"eta": 0.4, "ratio": 0.7, "scale": 0.2},
         dynsim.Regression(spectrum=dynsim.GeometricSpectrum(0.7), scale=0.2),
         dynsim.sgd(0.4),
+        {"loss": (1e-4, 0)},
     ),
     "sparse_attention": Case(
-        {"length": 8, "d": 4},
+        {"length": 8, "d": 4, "steps": 30, "batch": 4},
         {"eta": 0.4, "p": 0.7},
         dynsim.Retrieval(8, 4, p=0.7),
         dynsim.sgd(0.4),
+        {"loss": (1e-4, 0)},
     ),
     "joma": Case(
-        {"length": 16, "batch": 4},
+        {"length": 16, "batch": 4, "steps": 20},
         {"eta_y": 0.4, "eta_z": 0.2, "temperature": 0.7, "scale": 0.3},
         dynsim.JoMA(dynsim.SynMedium(1).build(), 16, temperature=0.7, scale=0.3),
         dynsim.sgd(0.4, 0.2),
+        {"loss": (1e-4, 0)},
     ),
-    "transformer": Case({"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.sgd(0.4, clip=0.7)),
+    "transformer": Case(
+        {"clip": 0.5, "length": 6, "width": 4, "mlp": 0, "steps": 3, "num_held_out": 4, "batch": 2},
+        {"eta": 4.0, "clip": 0.1},
+        None,
+        dynsim.sgd(4.0, clip=0.1),
+        dict.fromkeys(("entropy", "layer_change", "batch_loss"), (1e-4, 1e-6)),
+        3,
+    ),
 }
+
+
+def grid(system, seeds, **options):
+    """A sweep over half of each value of a cell and all of it."""
+    case = CASES[system]
+    axes = {name: [value / 2, value] for name, value in case.cell.items()} | {"seed": seeds}
+    return Sweep(experiment(system, **case.settings), axes, record=tuple(case.allowed), **options)
 
 
 @pytest.mark.parametrize("system", registry.BUILT_IN)
 def test_a_cell_has_the_task_and_the_rule_of_its_values(system):
-    settings, cell, task, rule = CASES[system]
-    axes = {name: [value / 2, value] for name, value in cell.items()}
-    sweep = Sweep(experiment(system, **settings), {**axes, "seed": [0, 1]}, record=("loss",))
+    _, cell, task, rule, *_ = CASES[system]
+    sweep = grid(system, [0, 1])
     assert len(list(sweep.slices())) == 1, "its numbers share a program"
     runs = sweep.runs({})
     given = partition(sweep.point(cell).training())[0]
@@ -95,89 +117,26 @@ def test_a_cell_has_the_task_and_the_rule_of_its_values(system):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-class Single(NamedTuple):
-    """A grid, the cell of it that `dynsim.train` makes alone, and how far rounding takes each
-    observable: the same operations in another order, in float32 over all steps."""
-
-    settings: dict[str, Any]
-    axes: dict[str, list[float]]
-    cell: dict[str, float]
-    allowed: dict[str, tuple[float, float]]
-    times: Any = "end"
-
-
-TINY = {"length": 6, "width": 4, "mlp": 0, "steps": 3, "num_held_out": 4, "batch": 2}
-TWO_STAGE = {"d": 4, "length": 7, "batch": 8, "pool": 16, "num_test": 32, "stage_2": 0.5}
-TWO_STAGE |= {"decay": 0.2, "eta_2": 0.1}
-"""6 + 25 steps, at `eta_1` = 0.2."""
-SINGLE = {
-    "linear_icl": Single(
-        {"spectrum": "geometric", "steps": 40, "batch": INF},
-        {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]},
-        {"ratio": 1.0, "scale": 0.4, "eta": 1.0, "seed": 3},
-        {"loss": (1e-4, 0)},
-    ),
-    "sparse_attention": Single(
-        {"length": 8, "d": 4, "steps": 30, "batch": 4},
-        {"eta": [0.5, 1.0], "p": [0.0, 0.5], "seed": [2]},
-        {"eta": 1.0, "p": 0.5, "seed": 2},
-        {"loss": (1e-4, 0)},
-    ),
-    "joma": Single(
-        {"steps": 20, "length": 16, "batch": 4, "activation": "tanh"},
-        {"temperature": [0.5, 1.0], "scale": [0.1, 0.3], "seed": [1]},
-        {"temperature": 0.5, "scale": 0.3, "seed": 1},
-        {"loss": (1e-4, 0)},
-    ),
-    "qkv": Single(
-        {"steps": 6, "length": 12, "batch": 8, "width": 34, "momentum": 0.5},
-        {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]},
-        {"eta_z": 1.0, "scale": 2.0, "seed": 1},
-        {"loss": (1e-4, 0), "z_top_distinct": (1e-3, 0)},
-    ),
-    "transformer": Single(
-        TINY | {"clip": 0.5},
-        {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]},
-        {"eta": 4.0, "clip": 0.1, "seed": 2},
-        dict.fromkeys(("entropy", "layer_change", "batch_loss"), (1e-4, 1e-6)),
-        3,
-    ),
-    # Rates change the number of steps, r and coupling the task: none of them the program.
-    "two_stage": Single(
-        TWO_STAGE,
-        {"eta_1": [0.1, 0.2], "r": [1.0, 2.0], "coupling": [0.0, 0.7], "seed": [3]},
-        {"eta_1": 0.1, "r": 2.0, "coupling": 0.7, "seed": 3},
-        {"K2": (1e-4, 0), "V_trace": (1e-3, 1e-5), "eta_time": (1e-6, 0)},
-        5,
-    ),
-}
-
-
 @pytest.mark.full("test_a_cell_has_the_task_and_the_rule_of_its_values")
-@pytest.mark.parametrize("system", SINGLE)
+@pytest.mark.parametrize("system", CASES)
 def test_a_grid_is_one_program_and_its_single_runs(system):
-    settings, axes, cell, allowed, times = SINGLE[system]
-    run = experiment(system, **settings)
-    before = len(jobs.PROGRAMS)
-    found = sweeps.run(Sweep(run, axes, "simulation", tuple(allowed), times)).load()
+    cell, allowed, times = CASES[system].cell, CASES[system].allowed, CASES[system].times
+    sweep, before = grid(system, [3], times=times), len(jobs.PROGRAMS)
+    found = sweeps.run(sweep).load()
     assert len(jobs.PROGRAMS) == before + 1
-    problem, rule = run.at({n: value for n, value in cell.items() if n != "seed"}).built
-    key = jax.random.fold_in(jax.random.key(0), cell["seed"])
-    at = found.sel(cell)
+    run, at = sweep.run.at(cell), found.sel(cell).isel(seed=0)
+    problem, rule = run.built
     if system == "two_stage":
         steps = np.rint(Annealing.of(rule).spread(times))
-        np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
         np.testing.assert_allclose(at["time"], steps)
     else:
         steps = np.atleast_1d(found["time"].values) if "time" in found.dims else [run.steps]
     alone = dynsim.train(
-        problem, rule, key, steps=run.steps, batch=run.batch, times=np.asarray(steps, int),
-        record=tuple(allowed),
+        problem, rule, jax.random.fold_in(jax.random.key(0), 3), steps=run.steps, batch=run.batch,
+        times=np.asarray(steps, int), record=tuple(allowed),
     )  # fmt: skip
     for name, (rtol, atol) in allowed.items():
-        want = (
-            alone[name] if "time" in found[name].dims or system == "two_stage" else alone[name][0]
-        )
+        want = alone[name] if at[name].shape == alone[name].shape else alone[name][0]
         np.testing.assert_allclose(at[name], want, rtol=rtol, atol=atol, err_msg=name)
     first = next(iter(allowed))
     assert len(np.unique(found[first].values.reshape(-1, *at[first].shape), axis=0)) > 2

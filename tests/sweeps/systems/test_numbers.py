@@ -1,5 +1,7 @@
 """Every number that can be an axis changes what is trained."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,12 +121,18 @@ class Own(dynsim.Rule):
         return optax.scale(self.b1)
 
 
+LION = functools.partial(dynsim.from_optax, optax.lion, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "axis", "values", "same"),
+    [
+        (Own(dynsim.sgd(0.1).eta), "b1", [0.5, 0.9], lambda b1: dynsim.sgd(0.1 * b1)),
+        (LION(weight_decay=0.0), "weight_decay", [0.0, 0.5], lambda w: LION(weight_decay=w)),
+    ],
+    ids=["own", "optax"],
+)
 @pytest.mark.more
-def test_the_numbers_of_a_rule_of_ones_own_are_axes():
-    found = swept(Own(dynsim.sgd(0.1).eta), {"b1": [0.5, 0.9]})
-    for value, weights in zip([0.5, 0.9], found, strict=True):
-        np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1 * value)), rtol=1e-6)
-    # Momentum is an axis of plain descent as well.
-    found = swept(dynsim.sgd(0.1), {"momentum": [0.0, 0.5]})
-    for value, weights in zip([0.0, 0.5], found, strict=True):
-        np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1, momentum=value)), rtol=1e-6)
+def test_the_numbers_of_rules_from_outside_are_axes(rule, axis, values, same):
+    for value, weights in zip(values, swept(rule, {axis: values}), strict=True):
+        np.testing.assert_allclose(weights, trained(same(value)), rtol=1e-6)

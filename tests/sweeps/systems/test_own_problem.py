@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import dynsim
-import sweeps
-from dynsim import Status
 from dynsim.decoding import Rate
 from sweeps import cli
 from sweeps.language.describe import describe
@@ -67,29 +65,6 @@ def test_compare_holds_training_flow_and_closed_form_together(tmp_path, capsys):
     np.testing.assert_allclose(closed[1:], strengths(time[1:], 0.05), rtol=2e-3)
 
 
-@pytest.mark.more
-def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path):
-    file, out = tmp_path / "deep.toml", tmp_path / "store"
-    file.write_text(
-        f'record = ["batch_loss"]\n[run]\nproblem = "{NAME}"\nsteps = 8\nbatch = 4\n'
-        'rule = {kind = "adamw", decay = 0.1, clip = 1, eta = {kind = "cosine", steps = 8}}\n'
-        "[axes]\neta_peak = [0.01, 0.1]\nwarmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2]\n"
-    )
-    command = ["sweep", str(file), "--out", str(out)]
-    assert cli.main(command) == 0
-    store = sweeps.open(out)
-    assert store.batch_loss.shape == (2, 2, 2, 1)
-    assert (store.status == Status.OK).all()
-    assert (store.u0.attrs["long_name"], store.warmup.attrs["units"]) == (
-        "strength of every mode at the start",
-        "1",
-    )
-    config = json.loads(store.attrs["config"])["run"]
-    assert (config["problem"]["kind"], config["rule"]["eta"]["steps"]) == (NAME, 8)
-    assert cli.main(command) == 0
-    assert cli.main([*command, "--set", "run.steps = 9"]) == 2
-
-
 class Documented(dynsim.Problem):
     """A problem that says what its parts are.
 
@@ -121,52 +96,9 @@ def test_labels_are_what_the_class_documents(doc, monkeypatch):
     assert fields["plain"].doc == "without a full stop"
 
 
-class Bowl(dynsim.Problem):
-    """A weight in a bowl, whose examples pull it by a normal number."""
-
-    def init(self, key):
-        return jnp.ones(())
-
-    def draw(self, key, batch):
-        return jax.random.normal(key, (batch,))
-
-    def loss(self, w, x):
-        return jnp.mean((w - x) ** 2) / 2
-
-    def population_loss(self, w):
-        return (w**2 + 1) / 2
-
-    def observables(self):
-        return {"weight": lambda problem, w: w}
-
-
-@pytest.mark.more
-def test_a_prediction_beyond_linear_noise_is_strained():
-    """After 80 steps the slope of the loss is 0.9^80, while its curvature makes it scatter as half
-    the square of a normal weight."""
-    eta, steps, batch = 0.1, 80, 8
-    run = sweeps.Experiment(Bowl(), dynsim.sgd(eta), steps=steps, batch=batch)
-    found = sweeps.compare(run, theories="linear-noise", seeds=64, times=2)
-    ends = found.report["theories"]["linear-noise"]["spread_at_end"]
-    fall = (1 - eta) ** (2 * np.arange(steps))
-    std = eta * np.sqrt(fall.sum() / batch)
-    # The predictions are from 512 examples in each step, with a kurtosis of 3.
-    share = np.sqrt(2 / 512 * (fall**2).sum()) / fall.sum() / 2
-    for name, slope in (("weight", 1.0), ("loss", 0.9**steps)):
-        assert ends[name]["predicted"] == pytest.approx(slope * std, rel=4 * share)
-        assert ends[name]["predicted_error"] == pytest.approx(share * slope * std, rel=0.25)
-    # The square has a kurtosis of 15.
-    true = std**2 / 2**0.5
-    assert ends["loss"]["measured"] == pytest.approx(true, rel=4 * (14 / 4 / 64) ** 0.5)
-    assert [name for name, row in ends.items() if row["strained"]] == ["loss"]
-
-
-ALONE = """
-import dynsim
-import jax
-import jax.numpy as jnp
-
 class Line(dynsim.Problem):
+    """Data on a line, whose slope is learned."""
+
     slope: float = 2.0
 
     def init(self, key):
@@ -180,14 +112,11 @@ class Line(dynsim.Problem):
 
     def observables(self):
         return {"reached": lambda problem, w: w / problem.slope}
-"""
 
 
 @pytest.mark.more
-def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(tmp_path, monkeypatch):
-    (tmp_path / "line.py").write_text(ALONE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    line = "compare line:Line --eta 0.1 --steps 3 --seeds 2 --batch 2 --times 2"
+def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(tmp_path):
+    line = f"compare {__name__}:Line --eta 0.1 --steps 3 --seeds 2 --batch 2 --times 2"
     words = line.split()
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
@@ -208,5 +137,5 @@ def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(tmp_p
     with np.load(tmp_path / "clipped" / "compare.npz") as arrays:
         assert {name.split("/")[0] for name in arrays if "reached" in name} == {"simulation"}
     # None of its observables is usual, and a sweep records the first.
-    table = {"run": {"problem": "line:Line"}, "axes": {"eta": [0.1]}}
+    table = {"run": {"problem": f"{__name__}:Line"}, "axes": {"eta": [0.1]}}
     assert from_table(table).record == ("reached",)

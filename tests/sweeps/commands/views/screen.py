@@ -59,16 +59,18 @@ class Screen:
     def __getitem__(self, name):
         return self.driver.find_element(By.ID, name)
 
-    def choose(self, control, words):
-        """Choose by the words that a reader sees, and wait for what follows."""
+    def redrawn(self, act):
+        """Do something, and wait for the map that follows."""
         before = self.run("return document.body.dataset.drawn")
-        Select(self[control]).select_by_visible_text(words)
+        act()
         self.until(lambda: self.run("return document.body.dataset.drawn") != before)
 
+    def choose(self, control, words):
+        """Choose by the words that a reader sees, and wait for what follows."""
+        self.redrawn(lambda: Select(self[control]).select_by_visible_text(words))
+
     def slide(self, control, key):
-        before = self.run("return document.body.dataset.drawn")
-        self[control].send_keys(key)
-        self.until(lambda: self.run("return document.body.dataset.drawn") != before)
+        self.redrawn(lambda: self[control].send_keys(key))
 
     def over(self, cell, words, shape=(3, 2)):
         """Move the mouse over a cell, as long as it takes to read `words` there: a single move may

@@ -21,10 +21,6 @@ Keys = screens.Keys
 DIGITS = 1e-3
 """Values on the page are rounded to four digits."""
 
-FULL = pytest.mark.full(
-    "test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store", "test_everybody_can_use_it"
-)
-
 
 def measured(text):
     """The value and the spread that a line of text says."""
@@ -35,6 +31,7 @@ def measured(text):
 
 def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(screen, path, runs, theory):
     screen.open(path.as_uri())
+    assert screen["title"].text == screen.driver.title == runs.title
     screen.choose("observable", label(runs["loss"]))
     screen.over((0, 1), "eta_y = 5, eta_z = 0.1")
     text = screen["readout"].text
@@ -57,14 +54,17 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(screen, pat
     # Seven digits are shown of numbers in float32.
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert {name for name, *_ in rows} == {f"1: {runs.title}", "2: theory"}
+    # Text of a sweep stays text.
+    assert screen.run("return window.harmed") is None
+    assert screen.run("return document.querySelectorAll('h1 *, h2 *, option *').length") == 0
+    legend = "return document.querySelector('#curves .legendtext')"
+    assert "<b>& more</b>" in screen.until(lambda: screen.run(legend)).text
     # The next click opens another cell, although the map has lost the focus to the title.
     screen.click((2, 0))
     assert "eta_y = 0.5, eta_z = 10" in screen["runs-title"].text
     # Addresses that were cut off, or are of another sweep, pin nothing.
     for pin in ("null", "-1", '{"eta_y":9}', '{"constructor":0}', '{"eta_y":0', "%E0%A4%A"):
-        before = screen.run("return document.body.dataset.drawn")
-        screen.run("location.hash = arguments[0]", f"pin={pin}")
-        screen.until(lambda b=before: screen.run("return document.body.dataset.drawn") != b)
+        screen.redrawn(lambda p=pin: screen.run("location.hash = arguments[0]", f"pin={p}"))
         assert not screen["pinned"].is_displayed()
     assert screen.errors() == []
 
@@ -197,21 +197,9 @@ def test_steps_play_entries_beside_theory(screen, entries, tmp_path):
     assert screen.errors() == []
 
 
-@FULL
-def test_text_of_a_sweep_stays_text(screen, path, runs):
-    screen.open(path.as_uri())
-    assert screen["title"].text == screen.driver.title == runs.title
-    screen["map"].send_keys(Keys.ENTER)
-    screen.until(lambda: screen["runs-title"].text)
-    assert screen.run("return window.harmed") is None
-    assert screen.run("return document.querySelectorAll('h1 *, h2 *, option *').length") == 0
-    legend = screen.until(
-        lambda: screen.run("return document.querySelector('#curves .legendtext')")
-    )
-    assert "<b>& more</b>" in legend.text
-
-
-@pytest.mark.parametrize(("width", "dark"), [pytest.param(1200, False, marks=FULL), (400, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"), [pytest.param(1200, False, marks=pytest.mark.full), (400, True)]
+)
 def test_everybody_can_use_it(screen, path, width, dark):
     screen.open(path.as_uri(), width, dark)
     screen["map"].send_keys(Keys.ENTER)

@@ -93,25 +93,6 @@ def test_sweeps_that_do_not_go_together_are_refused(runs):
     assert fewer.about["dims"]["eta_z"]["values"] == [0.1, 10.0]
 
 
-@pytest.mark.usefixtures("without_library")
-@pytest.mark.more
-def test_a_phase_diagram_opens_with_its_regions(diagram, tmp_path):
-    out = tmp_path / "page.html"
-    assert cli.main(["explore", str(diagram.out), "--out", str(out)]) == 0
-    text = out.read_text()
-    (found,) = re.findall(r'id="about">(.*?)</script>', text)
-    about = json.loads(found)
-    assert len(about["stores"]) == 2
-    (legend,) = [each["region"] for each in about["observables"] if "region" in each]
-    assert legend == [[int(code), *words] for code, words in diagram.outcomes().legend.items()]
-    # As the figure counts them.
-    training, descent = sweeps.diagrams.maps(diagram).values()
-    codes = numbers(text, "0/region").reshape(*training["region"].shape, diagram.seeds, 1)
-    share = (codes == training["code"].values).mean(-2)
-    np.testing.assert_allclose(share, training["probability"])
-    np.testing.assert_array_equal(numbers(text, "1/region"), descent["region"].values.ravel())
-
-
 def large(seeds, times):
     """A sweep of 10 000 runs per seed, all of zeros, which take no memory."""
     shape = (100, 100, seeds)

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +22,11 @@ import dynsim
 import sweeps
 from sweeps import Experiment, Sweep
 from sweeps.lines import unstopped
-from sweeps.runner import cluster, worker
+from sweeps.runner import cluster
 from sweeps.runner.cluster import Hosts
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.curves import Curve
+from tests.sweeps.runner.processes import ROOT, started
 
 # Another process of this machine may have the port of the dashboard.
 pytestmark = [
@@ -34,20 +34,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-ROOT = Path(__file__).parents[4]
-SWEEP = Sweep(
-    Experiment(Curve(), dynsim.sgd(0.1), 4, 4),
-    {"eta": {"linspace": [0.1, 0.4, 8]}, "seed": {"range": 2}},
-    record=("w",),
-)
 FAULTS = (
     "sweeps/runner/cluster/test_driver.py::test_what_fails_is_named_and_everything_else_is_computed"
 )
-
-
-@pytest.fixture(scope="module")
-def whole() -> Any:
-    return sweeps.run(SWEEP, chunk=2, tile=2).load()
 
 
 @pytest.fixture
@@ -103,10 +92,10 @@ def test_processes_find_each_other_before_jax_is_used(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         "axes.eta_y = [1]\nrun = {problem = 'yz', steps = 1, batch = 1}\n"
     )
-    words = ["sweep", "s.toml", "--out", "s", "--coordinator", f"127.0.0.1:{port}"]
-    command = [sys.executable, "-m", "dynsim", *words, "--processes", "1", "--process", "0"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
+    words = ("-m", "dynsim", "sweep", "s.toml", "--out", "s", "--processes", "1", "--process", "0")
+    with started(tmp_path, *words, "--coordinator", f"127.0.0.1:{port}") as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
     assert Store.open(tmp_path / "s").done().all()
 
 
@@ -116,31 +105,29 @@ def test_processes_with_numbers_need_nothing_else() -> None:
         assert Hosts(processes=3, process=number).connect() == (number, 3)
 
 
-@pytest.mark.parametrize(
-    ("flags", "chosen", "cores", "made"),
-    [
+def test_there_is_a_device_for_each_core_unless_a_number_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    for flags, chosen, cores, made in (
         ("", -1, 3, 3),
         ("--xla_other=1", -1, 1, 1),
         ("--xla_force_host_platform_device_count=2", -1, 3, None),
         ("", 4, 3, None),
+        # A platform that does not say how many cores a process has.
         ("", -1, None, 5),
-    ],
-    ids=["all", "other flags", "flag", "option", "unknown platform"],
-)
-def test_there_is_a_device_for_each_core_unless_a_number_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, flags: str, chosen: int, cores: int | None, made: int | None
-) -> None:
-    asked: list[tuple[str, int]] = []
-    config = SimpleNamespace(jax_num_cpu_devices=chosen, update=lambda *given: asked.append(given))
-    monkeypatch.setattr(cluster, "jax", SimpleNamespace(config=config))
-    monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    if cores is None:
-        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    else:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)}, raising=False)
-    cluster.use_all_cores()
-    assert asked == ([] if made is None else [("jax_num_cpu_devices", made)])
+    ):
+        options: dict[str, int] = {}
+        config = SimpleNamespace(jax_num_cpu_devices=chosen, update=options.__setitem__)
+        monkeypatch.setattr(cluster, "jax", SimpleNamespace(config=config))
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        if cores is None:
+            monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        else:
+            own = {*range(cores)}
+            monkeypatch.setattr(os, "sched_getaffinity", lambda _, own=own: own, raising=False)
+        cluster.use_all_cores()
+        assert options == ({} if made is None else {"jax_num_cpu_devices": made})
 
 
 def told(worker: Any = None) -> dict[str, Any]:
@@ -191,11 +178,6 @@ def test_workers_here_have_a_thread_and_a_gpu_each(monkeypatch: pytest.MonkeyPat
         distributed.get_client()
 
 
-def test_executors_of_others_are_left_as_they_are() -> None:
-    with ProcessPoolExecutor(1) as executor, cluster.keep_restarting(executor) as found:
-        assert found is None
-
-
 def test_a_queue_leaves_ctrl_c_as_it_was(
     tmp_path: Path, queues: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,81 +218,53 @@ def test_a_job_in_the_queue_is_one_worker_that_ends_in_time(tmp_path: Path, queu
     assert cluster.options_of(config)[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("walltime", "seconds"),
-    [("1-02:03:04", 93784), ("02:03:04", 7384), ("02:03", 7380), ("3-00:01", 259260)],
-)
-def test_walltimes_are_those_of_batch_systems(walltime: str, seconds: int) -> None:
-    assert cluster.seconds_of(walltime) == seconds
+def test_walltimes_are_those_of_batch_systems() -> None:
+    for walltime, seconds in (
+        ("1-02:03:04", 93784),
+        ("02:03:04", 7384),
+        ("02:03", 7380),
+        ("3-00:01", 259260),
+    ):
+        assert cluster.seconds_of(walltime) == seconds
 
 
-class Killing(Executor):
-    """Another executor, of which the worker that has stored the first chunk is killed."""
-
-    def __init__(self, inner: Executor) -> None:
-        self.inner, self.killed = inner, 0
-
-    def submit(self, function: Callable, /, *given: object, **named: object) -> Future:
-        future = self.inner.submit(function, *given, **named)
-        future.add_done_callback(self._kill)
-        return future
-
-    def _kill(self, future: Future) -> None:
-        answer = None if future.cancelled() or future.exception() else future.result()
-        if isinstance(answer, worker.Done) and not self.killed:
-            self.killed = int(answer.worker.split(":")[1])
-            os.kill(self.killed, signal.SIGKILL)
-
-
-# Processes that import JAX.
+# Processes that import JAX; of Dask they are in the tests below.
 @pytest.mark.full(FAULTS)
-@pytest.mark.parametrize("kind", ["dask", "processes", "loky"])
-def test_workers_of_other_processes_compute_the_same_and_a_killed_one_loses_nothing(
-    kind: str, whole: Any, tmp_path: Path
-) -> None:
-    with contextlib.ExitStack() as stack:
-        if kind == "dask":
-            pytest.importorskip("distributed")
-            executor = Killing(stack.enter_context(cluster.executor("local:2")))
-        elif kind == "loky":
-            executor = stack.enter_context(pytest.importorskip("loky").ProcessPoolExecutor(2))
-        else:
-            spawn = multiprocessing.get_context("spawn")
-            executor = stack.enter_context(ProcessPoolExecutor(2, spawn))
-        found = sweeps.run(SWEEP, tmp_path / "s", executor=executor, chunk=2, tile=2).load()
-        assert kind != "dask" or executor.killed
+@pytest.mark.parametrize("kind", ["processes", "loky"])
+def test_workers_of_other_processes_compute_the_same(kind: str, tmp_path: Path) -> None:
+    if kind == "loky":
+        executor: Executor = pytest.importorskip("loky").ProcessPoolExecutor(2)
+    else:
+        executor = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+    rates = {"eta": {"linspace": [0.1, 0.4, 8]}, "seed": {"range": 2}}
+    sweep = Sweep(Experiment(Curve(), dynsim.sgd(0.1), 4, 4), rates, record=("w",))
+    with executor:
+        found = sweeps.run(sweep, tmp_path / "s", executor=executor, chunk=2, tile=2).load()
+    whole = sweeps.run(sweep, chunk=2, tile=2).load()
     for name in whole.variables:
         # The same programs in the same batches: equal to the last bit.
         np.testing.assert_array_equal(found[name], whole[name])
 
 
 LETHAL = """
-import ctypes, os, signal, sys
-import dynsim, jax, jax.numpy as jnp, numpy as np
+import ctypes, os, signal
+import jax, jax.numpy as jnp, numpy as np
+from tests.sweeps.runner.curves import Curve
 
 def called(scale):
     if scale > 50:
         print("called", scale, flush=True)
-        end()
+        {end}
     return np.float32(0)
 
-def end():
-    {end}
-
-class Lethal(dynsim.Problem):
+class Lethal(Curve):
     '''Its loss calls Python, which ends the process where `scale` is large.'''
     scale: float = 1.0
-
-    def init(self, key):
-        return jax.random.normal(key)
-
-    def draw(self, key, batch):
-        return jax.random.normal(key, (batch,))
 
     def loss(self, params, data):
         like = jax.ShapeDtypeStruct((), jnp.float32)
         found = jax.pure_callback(called, like, jnp.float32(self.scale), vmap_method="sequential")
-        return jnp.mean((params - data) ** 2) + found
+        return super().loss(params, data) + found
 """
 FILE = """
 record = ["batch_loss"]
@@ -322,31 +276,16 @@ eta = 0.1
 steps = 2
 batch = 2
 """
-COMMAND = ("-m", "dynsim", "sweep", "s.toml", "--out", "s", "--chunk", "1", "--tile", "1")
-LIMIT = 300
-"""Seconds after which a process counts as hanging."""
 
 
-@contextlib.contextmanager
-def begun(folder: Path, end: str, *words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """Start Python in a folder where code of a user ends its process by `end`."""
+def begun(
+    folder: Path, end: str, **variables: str
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    """Start the sweep on workers of Dask, where code of a user ends its process by `end`."""
     (folder / "lethal.py").write_text(LETHAL.format(end=end))
     (folder / "s.toml").write_text(FILE)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])} | variables
-    command = [sys.executable, *words]
-    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as process:
-        watchdog = threading.Timer(LIMIT, process.kill)
-        watchdog.start()
-        try:
-            yield process
-        finally:
-            watchdog.cancel()
-            process.kill()
-
-
-def stored(folder: Path) -> list[int]:
-    return np.flatnonzero(Store.open(folder / "s").done()).tolist()
+    words = ("-m", "dynsim", "sweep", "s.toml", "--out", "s", "--chunk", "1", "--tile", "1")
+    return started(folder, *words, "--dask", "local:2", **variables)
 
 
 # Each death costs a start of a process that imports JAX.
@@ -359,12 +298,13 @@ def stored(folder: Path) -> list[int]:
 def test_a_chunk_that_kills_its_workers_is_named_each_time(end: str, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     for _ in range(2):
-        with begun(tmp_path, end, *COMMAND, "--dask", "local:2") as process:
+        with begun(tmp_path, end) as process:
             output, errors = process.communicate()
         assert process.returncode == 1
         assert errors.splitlines()[-1] == "  chunk 3 (scale 3:4): its worker died 3 times"
         assert output.count("called") == 3
-        assert stored(tmp_path) == [0, 1, 2, 4, 5]
+        done = Store.open(tmp_path / "s").done()
+        assert done.tolist() == [True, True, True, False, True, True]
 
 
 HANGING = """
@@ -401,7 +341,7 @@ def test_the_first_signal_ends_a_driver_whatever_it_waits_for(
     pytest.importorskip("distributed")
     (tmp_path / "hanging.py").write_text(HANGING.format(setup=setup, teardown=teardown))
     preload = {"DASK_DISTRIBUTED__NANNY__PRELOAD": str(tmp_path / "hanging.py")}
-    with begun(tmp_path, end, *COMMAND, "--dask", "local:2", **preload) as process:
+    with begun(tmp_path, end, **preload) as process:
         assert process.stdout is not None
         while not (line := process.stdout.readline()).startswith(seen):
             assert line, "it has ended"

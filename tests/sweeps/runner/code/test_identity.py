@@ -42,28 +42,27 @@ def net(body: str, before: str = "", tail: str = TAIL) -> str:
     return f"{HEAD}{before}\nclass Net(Base):\n{scale}\n{tail}"
 
 
-OPTAX = """
-import optax
-RULE = dynsim.from_optax(lambda rate: optax.sgd({}), rate=0.1)
-OPTIONS = {{'axes': {{'rate': [0.1, 0.2], 'seed': [0, 1]}}}}
-"""
-TWINS = (
-    f"{net('return 1.0', tail='')}\nOne = Net\nclass Net(Base):\n    def scale(self): return 9.0\n"
-)
-FIELD = net("return self.f(1.0)", tail="").replace(
+TWINS = net("return 1.0", tail="\nOne = Net\nclass Net(Base):\n    def scale(self): return 9.0\n")
+FIELD = net("return self.f(1.0)").replace(
     "class Net(Base):", "class Net(Base):\n    f: object = None"
 )
+ONE = net("return 1.0")
 Files = dict[str, Any]
+
+
+def pair(main: str, **others: str) -> tuple[Files, Files]:
+    """A package of modules in which `$S` is 1.0, and what changes of it when it is 9.0."""
+    modules = {f"{name}.py": text for name, text in {"main": main, **others}.items()}
+    before, after = (
+        {name: text.replace("$S", s) for name, text in modules.items()} for s in ("1.0", "9.0")
+    )
+    return before, {name: text for name, text in after.items() if text != before[name]}
+
+
 ROWS: dict[str, tuple[Files, Files]] = {
-    "constant": ({"main.py": net("return S", "S = 1.0")}, {"main.py": net("return S", "S = 9.0")}),
-    "array": (
-        {"main.py": net("return S.sum()", "S = np.array([1.0, 0.0])")},
-        {"main.py": net("return S.sum()", "S = np.array([1.0, 8.0])")},
-    ),
-    "imported": (
-        {"main.py": net("return S", "from imported_other import S"), "other.py": "S = 1.0"},
-        {"other.py": "S = 9.0"},
-    ),
+    "constant": pair(net("return S", "S = $S")),
+    "array": pair(net("return S.sum()", "S = np.array([1.0, $S])")),
+    "imported": pair(net("return S", "from imported_other import S"), other="S = $S"),
     "data": (
         {
             "main.py": net("return D.sum()", "D = np.load(Path(__file__).with_name('d.npy'))"),
@@ -71,70 +70,38 @@ ROWS: dict[str, tuple[Files, Files]] = {
         },
         {"d.npy": np.full(1, 9.0)},
     ),
-    "helper": (
-        {
-            "main.py": net("return helper_f.f(1.0)", "import helper_f"),
-            "f.py": "def f(x): return x",
-        },
-        {"f.py": "def f(x): return 9 * x"},
+    "helper": pair(net("return helper_f.f(1.0)", "import helper_f"), f="def f(x): return $S * x"),
+    "decorator": pair(
+        net("return one()", "from decorator_d import d\n@d\ndef one(): return 1.0"),
+        d="def d(f): return lambda: $S * f()",
     ),
-    "decorator": (
-        {
-            "main.py": net("return one()", "from decorator_d import d\n@d\ndef one(): return 1.0"),
-            "d.py": "def d(f): return lambda: f()",
-        },
-        {"d.py": "def d(f): return lambda: 9 * f()"},
-    ),
-    "inherited": (
-        {"main.py": HEAD + "class Net(Base): pass" + TAIL},
-        {"main.py": HEAD.replace("return 1.0", "return 9.0") + "class Net(Base): pass" + TAIL},
-    ),
-    "default": (
-        {"main.py": net("return g()", "def g(x=1.0): return x")},
-        {"main.py": net("return g()", "def g(x=9.0): return x")},
-    ),
+    "inherited": pair(HEAD.replace("1.0", "$S") + "class Net(Base): pass" + TAIL),
+    "default": pair(net("return g()", "def g(x=$S): return x")),
     "zipped": (
-        {"zipped.zip": {"zipped_main.py": net("return 1.0")}},
+        {"zipped.zip": {"zipped_main.py": ONE}},
         {"zipped.zip": {"zipped_main.py": net("return 9.0")}},
     ),
-    "twins": (
-        {"main.py": TWINS + "PROBLEM = One()\n"},
-        {"main.py": TWINS + "PROBLEM = Net()\n"},
+    "twins": pair(f"{TWINS}PROBLEM = One() if $S == 1.0 else Net()\n"),
+    "field": pair(f"{FIELD}PROBLEM = Net(lambda x: $S * x)\n"),
+    "optax": pair(
+        f"{ONE}import optax\n"
+        "RULE = dynsim.from_optax(lambda rate: optax.sgd($S * rate), rate=0.1)\n"
+        "OPTIONS = {'axes': {'rate': [0.1, 0.2], 'seed': [0, 1]}}\n"
     ),
-    "field": (
-        {"main.py": FIELD + "PROBLEM = Net(lambda x: x)\n"},
-        {"main.py": FIELD + "PROBLEM = Net(lambda x: 9 * x)\n"},
+    "schedule": pair(
+        f"{ONE}RULE = dynsim.sgd(lambda k: 0.1 * $S + 0 * k)\n"
+        "OPTIONS = {'axes': {'seed': [0, 1]}}\n"
     ),
-    "optax": (
-        {"main.py": net("return 1.0") + OPTAX.format("rate")},
-        {"main.py": net("return 1.0") + OPTAX.format("3 * rate")},
-    ),
-    "schedule": (
-        {
-            "main.py": net("return 1.0") + "RULE = dynsim.sgd(lambda k: 0.1 + 0 * k)\n"
-            "OPTIONS = {'axes': {'seed': [0, 1]}}\n"
-        },
-        {
-            "main.py": net("return 1.0") + "RULE = dynsim.sgd(lambda k: 0.2 + 0 * k)\n"
-            "OPTIONS = {'axes': {'seed': [0, 1]}}\n"
-        },
-    ),
-    "observable": (
-        {
-            "main.py": net("return 1.0") + "def seen(problem, params): return params.sum()\n"
-            "OPTIONS = {'record': [{'seen': seen}]}\n"
-        },
-        {
-            "main.py": net("return 1.0") + "def seen(problem, params): return 9 * params.sum()\n"
-            "OPTIONS = {'record': [{'seen': seen}]}\n"
-        },
+    "observable": pair(
+        f"{ONE}def seen(problem, params): return $S * params.sum()\n"
+        "OPTIONS = {'record': [{'seen': seen}]}\n"
     ),
 }
 """Files of a package, and those that change: what is not in the text of one class."""
 BUILT = """
 import dataclasses, equinox as eqx, odes
 from dynsim.training.rule import UpdateRule
-S = np.float32({s})
+S = np.float32($S)
 class Net(Base):
     table: object = dataclasses.field(default_factory=lambda: jnp.ones(2))
     factor: float = 1.0
@@ -147,18 +114,16 @@ class Net(Base):
 
 def changed(code: str, tail: str = TAIL) -> tuple[Files, Files]:
     """A package with this code, where `S` is 1 and then 9."""
-    made = [{"main.py": HEAD + BUILT.format(s=s) + code + tail} for s in (1.0, 9.0)]
-    return made[0], made[1]
+    return pair(HEAD + BUILT + code + tail)
+
+
+def built(fields: str, more: str = "") -> tuple[Files, Files]:
+    """One in which `build` sets fields."""
+    return changed(f"    def build(self, rule): return dataclasses.replace(self, {fields})\n{more}")
 
 
 ENTERING: dict[str, tuple[Files, Files]] = {
-    "built_array": changed(
-        "    def build(self, rule): return dataclasses.replace(self, table=jnp.full(2, S))"
-    ),
-    "built_rule": changed(
-        "class Mine(UpdateRule):\n    def build(self): return dynsim.sgd(0.1 * float(S))\n"
-        "RULE = Mine()\nOPTIONS = {'axes': {'seed': [0, 1]}}"
-    ),
+    "built_array": built("table=jnp.full(2, S)"),
     "rule_along_an_axis": changed(
         "class Mine(UpdateRule):\n    size: float = 1.0\n"
         "    def build(self): return dynsim.sgd(0.1 * float(S) * self.size)\n"
@@ -190,8 +155,8 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "OPTIONS = {'axes': {'eta_y': [0.5, 1.0], 'seed': [0, 1]}, 'record': ['loss']}",
         "",
     ),
-    "needs": changed(
-        "    def build(self, rule): return dataclasses.replace(self, factor=float(S))\n"
+    "needs": built(
+        "factor=float(S)",
         "    @staticmethod\n    def theories(): return (DECAY,)\n"
         "    def observables(self): return {'weight': lambda problem, w: w}\n"
         "def decay(problem, rule, times, *, factor, **options):\n"
@@ -199,62 +164,29 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "    return dynsim.Trajectory(times, {'weight': weight}, weight, jnp.int32(0), -1)\n"
         "DECAY = odes.Theory('decay', 'decay', 'none', decay, lambda training: None,\n"
         "                    needs=('factor',), adaptive=False)\n"
-        "OPTIONS = {'theory': 'decay', 'axes': {'eta': [0.1, 0.2]}, 'record': ['weight']}"
+        "OPTIONS = {'theory': 'decay', 'axes': {'eta': [0.1, 0.2]}, 'record': ['weight']}",
     ),
     # Not named by anybody before.
-    "one_entry": changed(
-        "    def build(self, rule):\n"
-        "        return dataclasses.replace(self, data=jnp.ones(999).at[500].set(S))\n"
-        "    def scale(self): return self.data[500]"
+    "one_entry": built(
+        "data=jnp.ones(999).at[500].set(S)", "    def scale(self): return self.data[500]"
     ),
-    "peak_of_a_schedule": changed(
-        "class Mine(UpdateRule):\n"
-        "    def build(self): return dynsim.sgd(dynsim.schedules.linear(0.1 * float(S), 2))\n"
-        "RULE = Mine()\nOPTIONS = {'axes': {'seed': [0, 1]}}"
-    ),
-    "key": changed(
-        "    def build(self, rule):\n"
-        "        key = jax.random.key(int(S))\n"
-        "        return dataclasses.replace(self, table=jax.random.uniform(key, 2))"
-    ),
-    "dtype": changed(
-        "    def build(self, rule):\n"
-        "        made = np.arange(1, 3) if S > 1 else np.arange(1.0, 3.0)\n"
-        "        return dataclasses.replace(self, data=jnp.asarray(made))\n"
-        "    def scale(self): return 1.0 + 0.0 * self.data.sum()"
+    "key": built("table=jax.random.uniform(jax.random.key(int(S)), 2)"),
+    "dtype": built(
+        "data=jnp.asarray(np.arange(1, 3) if S > 1 else np.arange(1.0, 3.0))",
+        "    def scale(self): return 1.0 + 0.0 * self.data.sum()",
     ),
 }
 """What enters a program as an argument, and is not in its text."""
 SAME: dict[str, tuple[Files, Files]] = {
     "layout": ({"main.py": net("return (1.0)")}, {"main.py": net("return (\n        1.0\n    )")}),
-    "renamed": (
-        {"main.py": net("one = jax.jit(lambda: 1.0); return one()")},
-        {"main.py": net("another = jax.jit(lambda: 1.0); return another()")},
-    ),
     "jitted": (
         {"main.py": net("return one()", "@jax.jit\ndef one(): return jnp.cos(0.0)")},
         {"main.py": net("return two()", "@jax.jit\ndef two(): return jnp.cos(0.0)")},
     ),
-    "built_alike": changed(
-        "    def build(self, rule): return dataclasses.replace(self, table=jnp.full(2, S / S))"
-    ),
-    "unused": (
-        {"main.py": net("return 1.0", "def other(): return 1.0")},
-        {"main.py": net("return 1.0", "def other(): return 2.0")},
-    ),
-    "callback": (
-        {
-            "main.py": net(
-                "return jax.pure_callback(lambda: np.float32(1.0), jax.ShapeDtypeStruct((), 'f4'))"
-                " ** 0"
-            )
-        },
-        {
-            "main.py": net(
-                "return jax.pure_callback(lambda: np.float32(9.0), jax.ShapeDtypeStruct((), 'f4'))"
-                " ** 0"
-            )
-        },
+    "built_alike": built("table=jnp.full(2, S / S)"),
+    "unused": pair(net("return 1.0", "def other(): return $S")),
+    "callback": pair(
+        net("return jax.pure_callback(lambda: np.float32($S), jax.ShapeDtypeStruct((), 'f4')) ** 0")
     ),
 }
 """What changes no program, or, as what a callback does, is not part of it."""

@@ -37,6 +37,7 @@ def show(row, problem=None, record="batch_loss"):
 
 """
 ROWS = {
+    "global": ("", "F"),
     "scan": ("def body(c, _): return c * F, None", "jax.lax.scan(body, 1.0, None, 1)[0]"),
     "cond": ("def body(c): return c * F", "jax.lax.cond(jnp.array(True), body, body, 1.0)"),
     "switch": ("def body(c): return c * F", "jax.lax.switch(jnp.array(0), [body, body], 1.0)"),
@@ -81,6 +82,12 @@ ROWS = {
 }
 """Definitions, and the scale of the loss, which reads `F` by way of them."""
 OTHERS = {
+    "class": (
+        "class Other(Net):\n"
+        "    def loss(self, params, data, f=F): return f * jnp.mean((data @ params) ** 2)\n",
+        "Other()",
+        "'batch_loss'",
+    ),
     # Whose modules are said to be Python's, or JAX's.
     "new_class": (
         "class Loss:\n"
@@ -103,7 +110,7 @@ OTHERS = {
     ),
 }
 """Definitions that are made again, problem and `record`."""
-FEW = ("scan", "jit", "lru_cache", "new_class", "wrapper_of_jnp")
+FEW = ("global", "class", "scan", "jit", "lru_cache", "new_class", "wrapper_of_jnp")
 
 
 def lines(row: str) -> list[str]:

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import io
 import random
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -150,15 +149,12 @@ def deletions(damage: Damage, keys: list[str]) -> collections.Counter[str]:
 
 def main(number: int) -> int:
     """Print the counts; 1 if anything was not seen."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        damage = Damage(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        damage = Damage(Path(folder))
         found = {
             f"{number} flips": flips(damage, number),
             f"{len(damage.keys)} deletions": deletions(damage, damage.keys),
         }
-    finally:
-        shutil.rmtree(folder)
     for what, counts in found.items():
         print(what)
         for told, times in sorted(counts.items()):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from sweeps import Sweep, experiment
 from sweeps.runner.config import create
@@ -62,6 +61,10 @@ def filled(
     return store
 
 
+class Killed(BaseException):
+    """Stands for what ends a process without a word."""
+
+
 class Folder:
     """A folder, with a name that is a pattern as well."""
 
@@ -99,17 +102,3 @@ class InBucket:
             self.bucket.delete(f"{self.path}/{key}")
         else:
             self.bucket.put(f"{self.path}/{key}", value)
-
-
-# S3 answers as the bucket in memory does; what else a server may answer is in `test_bucket.py`.
-PLACES = ("folder", "memory", pytest.param("s3", marks=pytest.mark.full))
-
-
-def made(kind: str, request: pytest.FixtureRequest) -> Folder | InBucket:
-    if kind == "folder":
-        return Folder(request.getfixturevalue("tmp_path"))
-    pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
-    if kind == "memory":
-        return InBucket()
-    request.getfixturevalue("s3")
-    return InBucket("s3://bucket/runs")

@@ -1,20 +1,12 @@
 """No damage goes unseen: flipped bits and lost files, looked at in all ways."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-import sweeps
-from sweeps import StoreError
-from sweeps.runner.store import MARKER, RECORDS
+from sweeps.runner.store import MARKER
 from sweeps.runner.store.store import Store
-from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flip, flips
-
-
-@pytest.fixture(scope="module")
-def damage(tmp_path_factory: pytest.TempPathFactory) -> Damage:
-    return Damage(tmp_path_factory.mktemp("damage"), ("open", "info", "check"))
+from tests.sweeps.runner.store.damage import Damage, deletions, flip, flips
 
 
 def assert_seen(counts: dict[str, int], ways: int, *told: str) -> None:
@@ -23,7 +15,8 @@ def assert_seen(counts: dict[str, int], ways: int, *told: str) -> None:
 
 
 @pytest.mark.more
-def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damage) -> None:
+def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(tmp_path: Path) -> None:
+    damage = Damage(tmp_path, ("open", "info", "check"))
     assert_seen(flips(damage, 25), 3, "same")
     records = Store.open(damage.out).storage.records
     some = ["zarr.json", "eta_y/zarr.json", "eta_y/c/0", "time/c/0/0", "loss/zarr.json"]
@@ -49,21 +42,3 @@ def test_a_thousand_flips_and_every_lost_file_are_seen_in_all_ways(tmp_path: Pat
     assert_seen(flips(damage, 1000, seed=1), 6, "same")
     # A sweep that goes on computes what is gone anew, to the same numbers.
     assert_seen(deletions(damage, damage.keys), 6, "same", "not computed")
-
-
-def test_a_chunk_that_lost_a_file_is_computed_anew(damage: Damage, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(damage.out, tmp_path / "copy"))
-    for key in ("loss/c/0/0/1/0", "first_bad_step/c/1/0/0"):
-        (out / key).unlink()
-    (out / "entropy/c/1/1/1/0").write_bytes(b"")
-    # One that is shorter is an error, and then computed anew, too.
-    shorter = out / "loss/c/0/1/0/0"
-    shorter.write_bytes(shorter.read_bytes()[:-3])
-    with pytest.raises(StoreError, match=r"loss/c/0/1/0/0 is damaged.* Delete status/") as error:
-        sweeps.run(SWEEP, out)
-    (out / str(error.value).partition("Delete ")[2].split()[0]).unlink()
-    assert sweeps.run(SWEEP, out).identical(damage.whole["open"])
-    for key in damage.keys:
-        # The records of the chunks that were computed anew say how long that took.
-        if not key.startswith(RECORDS):
-            assert (out / key).read_bytes() == damage.files[key], key

@@ -3,7 +3,7 @@ that is reused all numbers have been multiplied by four, so that those that were
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,83 +75,84 @@ POWER = Experiment(Curve(Power(2.5), 0.3), dynsim.sgd(0.1), 4, 3)
 ADAM = {"kind": "adam", "b2": 0.99}
 
 
-def full(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.full("test_runs_are_found_by_their_settings"))
+RUNS: dict[str, tuple[Sweep, Sweep, int]] = {
+    # One more axis, more seeds in another order, a value between others.
+    "axes": (
+        swept(SMALL),
+        swept({"shift": [0.3, 0.1], "seed": [2, 1, 0], "eta": [0.125, 0.25, 0.5]}),
+        2 * 3 * 3 - 2 * 2,
+    ),
+    "part": (swept(SMALL), swept({"seed": [1]}, RUN.at({"eta": 0.5})), 0),
+    # Another name for an axis, which has a value more, and values that are close.
+    "name": (
+        swept({"eta": [0.5, 2.0]}),
+        swept({"rule.eta": [2.0, 1.0, 0.5, 2.0 * (1 + 1e-6)]}),
+        2,
+    ),
+    # A kind by its word and by its label, in another order, with a third one.
+    "labels": (
+        swept({"rule": ["adam", "sgd"]}),
+        swept({"rule": {"plain": "sgd", "a": "adam", "sign": "sign"}}),
+        1,
+    ),
+    "number of a kind": (
+        swept({"rule": {"heavy": {"kind": "sgd", "momentum": 0.5}, "a": ADAM}}),
+        swept({"rule": {"heavy": {"kind": "sgd", "momentum": 0.5}, "a": "adam"}}),
+        1,
+    ),
+    # A number within kinds, of which only one was there; and the reverse.
+    "within kinds": (
+        swept({"eta": [0.5, 2.0]}),
+        swept({"rule": ["adam", "sgd"], "eta": [0.5, 2.0]}),
+        2,
+    ),
+    "kinds within": (
+        swept({"rule": ["adam", "sgd"]}, RUN.at({"eta": 1.0})),
+        swept({"eta": [1.0, 2.0], "rule": ["sgd", "adam"]}),
+        2,
+    ),
+    "fewer kinds": (
+        swept({"form": FORMS, **SMALL}),
+        swept({"form": {"p": Power(3.0)}, **SMALL}),
+        0,
+    ),
+    "one kind": (
+        swept({"form": FORMS, **SMALL}),
+        swept(SMALL, Experiment(Curve(Power(3.0), 0.3), dynsim.sgd(0.1), 4, 3)),
+        0,
+    ),
+    # Kinds that differ in a number are runs of an axis of it.
+    "numbers": (
+        swept({"form": {"three": Power(3.0), "two": Power(2.0), "square": Square()}}, POWER),
+        swept({"exponent": [2.0, 2.5, 3.0]}, POWER),
+        1,
+    ),
+    # The values of one of the axes are new, and one is of sizes.
+    "zip": (
+        swept({"width": [2, 3], "eta": [0.5, 2.0]}, zip=[("width", "eta")]),
+        swept({"eta": [0.5, 2.0, 1.0], "width": [2, 3, 3]}, zip=[("eta", "width")]),
+        1,
+    ),
+    "labels of numbers": (
+        swept({"batch": [8, 16]}),
+        swept({"batch": {"long": 16, "short": 8, "longer": 32}}),
+        1,
+    ),
+    "steps without checkpoints": (swept({"steps": [4, 6]}), swept({"steps": [6, 4, 5]}), 1),
+}
+"""An old sweep, a new one, and how many of its runs are computed."""
+FULL = (
+    *("within kinds", "kinds within", "fewer kinds", "one kind", "labels of numbers"),
+    "steps without checkpoints",
+)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "computed"),
-    [
-        # One more axis, more seeds in another order, a value between others.
-        (
-            swept(SMALL),
-            swept({"shift": [0.3, 0.1], "seed": [2, 1, 0], "eta": [0.125, 0.25, 0.5]}),
-            2 * 3 * 3 - 2 * 2,
-        ),
-        # A part of it.
-        (swept(SMALL), swept({"seed": [1]}, RUN.at({"eta": 0.5})), 0),
-        # Another name for an axis, which has a value more, and values that are close.
-        (
-            swept({"eta": [0.5, 2.0]}),
-            swept({"rule.eta": [2.0, 1.0, 0.5, 2.0 * (1 + 1e-6)]}),
-            2,
-        ),
-        # A kind by its word and by its label, in another order, with a third one.
-        (
-            swept({"rule": ["adam", "sgd"]}),
-            swept({"rule": {"plain": "sgd", "a": "adam", "sign": "sign"}}),
-            1,
-        ),
-        # Another number of one kind.
-        (
-            swept({"rule": {"heavy": {"kind": "sgd", "momentum": 0.5}, "a": ADAM}}),
-            swept({"rule": {"heavy": {"kind": "sgd", "momentum": 0.5}, "a": "adam"}}),
-            1,
-        ),
-        # A number within kinds, of which only one was there; and the reverse.
-        full(swept({"eta": [0.5, 2.0]}), swept({"rule": ["adam", "sgd"], "eta": [0.5, 2.0]}), 2),
-        full(
-            swept({"rule": ["adam", "sgd"]}, RUN.at({"eta": 1.0})),
-            swept({"eta": [1.0, 2.0], "rule": ["sgd", "adam"]}),
-            2,
-        ),
-        # Fewer kinds, and one kind alone.
-        full(swept({"form": FORMS, **SMALL}), swept({"form": {"p": Power(3.0)}, **SMALL}), 0),
-        full(
-            swept({"form": FORMS, **SMALL}),
-            swept(SMALL, Experiment(Curve(Power(3.0), 0.3), dynsim.sgd(0.1), 4, 3)),
-            0,
-        ),
-        # Kinds that differ in a number are runs of an axis of it.
-        (
-            swept({"form": {"three": Power(3.0), "two": Power(2.0), "square": Square()}}, POWER),
-            swept({"exponent": [2.0, 2.5, 3.0]}, POWER),
-            1,
-        ),
-        # Zipped axes, of which the values of one are new; one of them is of sizes.
-        (
-            swept({"width": [2, 3], "eta": [0.5, 2.0]}, zip=[("width", "eta")]),
-            swept({"eta": [0.5, 2.0, 1.0], "width": [2, 3, 3]}, zip=[("eta", "width")]),
-            1,
-        ),
-        # Labels of numbers.
-        full(
-            swept({"batch": [8, 16]}),
-            swept({"batch": {"long": 16, "short": 8, "longer": 32}}),
-            1,
-        ),
-        # An axis of steps, without checkpoints.
-        full(swept({"steps": [4, 6]}), swept({"steps": [6, 4, 5]}), 1),
-    ],
-    ids=[
-        *("axes", "part", "name", "labels", "number of a kind", "within kinds", "kinds within"),
-        *("fewer kinds", "one kind", "numbers", "zip", "labels of numbers", "steps"),
-    ],
+    "how", [pytest.param(n, marks=pytest.mark.full) if n in FULL else n for n in RUNS]
 )
 @pytest.mark.more
-def test_runs_are_found_by_their_settings(
-    old: Sweep, new: Sweep, computed: int, tmp_path: Path
-) -> None:
+def test_runs_are_found_by_their_settings(how: str, tmp_path: Path) -> None:
+    old, new, computed = RUNS[how]
     sweeps.run(old, tmp_path / "old", tile=4)
     out = tmp_path / "new"
     assert reused(new, marked(tmp_path / "old"), out=out, chunk=7) == computed
@@ -239,22 +240,16 @@ def identity(weights: Any) -> Any:
 def test_runs_of_a_problem_of_ones_own_are_found(tmp_path: Path) -> None:
     """Its class is in a function, and its fields are an array, a function and an object."""
 
-    class Line(dynsim.Problem):
+    class Line(Curve):
         slopes: np.ndarray = eqx.field(default_factory=lambda: np.ones(2))
         link: Callable = eqx.field(static=True, default=identity)
         anything: Any = eqx.field(static=True, default=1j)
 
-        def init(self, key: Any) -> Any:
-            return jnp.ones(2)
-
         def population_loss(self, params: Any) -> Any:
             return jnp.sum((self.link(params) - self.slopes) ** 2)
 
-        def observables(self) -> Mapping[str, Any]:
-            return {"first": lambda problem, w: w[0]}
-
     def of(slopes: Any, eta: list[float], **fields: Any) -> Sweep:
-        run = Experiment(Line(np.array(slopes), **fields), dynsim.sgd(0.1), 3, np.inf)
+        run = Experiment(Line(slopes=np.array(slopes), **fields), dynsim.sgd(0.1), 3, np.inf)
         return Sweep(run, {"eta": eta}, record=("first",))
 
     old = tmp_path / "old"

@@ -2,18 +2,18 @@
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 from scipy.optimize import minimize_scalar
-from scipy.stats import linregress, norm, t
+from scipy.stats import linregress, t
 
 import dynsim
 import sweeps
 from sweeps.studies.optimum.best import BestLocation, transfer
 from sweeps.studies.optimum.figure import Optimum
 from sweeps.systems.experiment import experiment
+from tests.sweeps.studies.scaling.quadratic import Bowl
 
 RATES = np.geomspace(0.01, 10, 16)
 OK, DIVERGED, MISSING = 0, 1, -1
@@ -33,31 +33,13 @@ def parabola(middle, width=1.0, rates=RATES):
     return 3 * np.exp(np.log(rates / middle) ** 2 / width)
 
 
-class Quadratic(dynsim.Problem):
-    """A loss with the curvatures 1 and `flat`, from (1, 1)."""
-
-    flat: float = 0.25
-
-    def init(self, key):
-        return {"w": jnp.ones(2)}
-
-    def draw(self, key, batch):
-        return jnp.zeros(batch)
-
-    def loss(self, params, data):
-        return self.population_loss(params) + 0 * data.sum()
-
-    def population_loss(self, params):
-        return jnp.sum(jnp.array([1.0, self.flat]) * params["w"] ** 2) / 2
-
-
 def test_descent_on_a_quadratic_has_the_best_rate_of_the_closed_form():
     """w_n = (1 - eta lambda)^n, which grows from eta = 2 / lambda on."""
     axes = {"eta": {"logspace": [0.55, 4.4, 49]}, "steps": [10, 400]}
     rule, inf = dynsim.sgd(0.1), float("inf")
-    sweep = sweeps.Sweep(sweeps.Experiment(Quadratic(), rule, 1, inf), axes, record=("loss",))
+    sweep = sweeps.Sweep(sweeps.Experiment(Bowl(1.0, 0.25), rule, 1, inf), axes, record=("loss",))
     found = sweeps.best(sweeps.run(sweep, progress=False))
-    exact = minimize_scalar(lambda r: (1 - r) ** 20 + (1 - r / 4) ** 20 / 4, (1, 1.6, 2))
+    exact = minimize_scalar(lambda r: 2 * (1 - r) ** 20 + (1 - r / 4) ** 20 / 4, (1, 1.6, 2))
     short, long = found.sel(steps=10), found.sel(steps=400)
     assert float(short["best"]) == pytest.approx(exact.x, rel=0.02)
     assert float(short["value"]) == pytest.approx(exact.fun / 2, rel=0.1)
@@ -171,16 +153,6 @@ def bests(rates, spread=0.0, width=1.01, batch=BATCH):
     )
 
 
-def noisy(rng, exponent, seeds):
-    """A sweep whose best rate is 0.02 batch^exponent, where seeds shift the valley and noise its
-    values."""
-    eta = np.geomspace(1e-3, 10, 20)
-    away = np.log(eta[:, None] / (0.02 * BATCH[:, None, None] ** exponent))
-    away = away - 0.2 * rng.normal(size=(BATCH.size, 1, seeds))
-    loss = np.exp(away**2 / 2) + 0.02 * rng.normal(size=away.shape)
-    return dataset(loss, eta=eta, batch=BATCH)
-
-
 FOUR = np.array([1.0, 2, 4, 8])
 
 
@@ -190,7 +162,7 @@ def four(draws, shape, best):
     return found.assign(resampled=(("draw", "batch"), draws))
 
 
-def test_the_error_of_an_exponent_is_of_draws_and_shape_or_of_residuals():
+def test_the_error_of_an_exponent_is_of_draws_and_shape():
     best = 0.1 * FOUR**0.5
     draws = 0.1 * FOUR ** np.array([[0.4], [0.5], [0.7]])
     shape = np.array([0.1, 0.2, 0.2, 0.3])
@@ -201,12 +173,6 @@ def test_the_error_of_an_exponent_is_of_draws_and_shape_or_of_residuals():
     spread = np.std([0.4, 0.5, 0.7], ddof=1)
     assert float(law["error"]) == pytest.approx(np.hypot(own, spread))
     assert (int(law["points"]), float(law["exponent"])) == pytest.approx((4, 0.5))
-    rough = best * np.exp([0.3, -0.3, -0.3, 0.3])
-    law = transfer(four(np.tile(rough, (2, 1)), 0 * shape, rough), "batch")
-    line = linregress(np.log(FOUR), np.log(rough))
-    factor = t.isf(norm.sf(2), 2) / 2
-    assert float(law["error"]) == pytest.approx(line.stderr * factor)
-    assert float(law["off"]) == pytest.approx(np.exp(0.3) - 1)
 
 
 @pytest.mark.parametrize(
@@ -224,19 +190,6 @@ def test_a_verdict_excludes_a_factor_of_two(exponent, error, verdict):
     law = transfer(four(draws, np.zeros(4), 0.1 * FOUR**exponent), "batch")
     assert float(law["error"]) == pytest.approx(error)
     assert law["verdict"].item().split()[0].rstrip(":") == verdict
-
-
-@pytest.mark.more
-def test_a_known_exponent_is_recovered_within_its_error_in_most_draws():
-    rng, away = np.random.default_rng(0), []
-    for _ in range(30):
-        found = sweeps.best(noisy(rng, 0.5, 6), draws=60)
-        law = sweeps.transfer(found, along="batch")
-        away.append(abs(float(law["exponent"]) - 0.5) / float(law["error"]))
-        assert str(law["verdict"].item()).startswith("grows as batch^0.")
-    # Of a normal error, 68 % and 95 %.
-    assert 0.5 < np.mean(np.less(away, 1)) < 0.9
-    assert np.mean(np.less(away, 2)) > 0.85
 
 
 def test_with_one_seed_the_error_is_that_of_the_residuals_and_there_is_no_verdict():

@@ -56,22 +56,12 @@ def test_runs_that_fail_are_a_region_beside_those_of_ones_own(tmp_path):
 
 @pytest.mark.more
 def test_one_panel_has_a_short_key_and_words_without_latex(tmp_path, capsys):
-    axes = ["--x", "eta_y:0.01:100:8", "--y", "eta_z:1:100:6"]
-    words = [
-        "phase",
-        *axes,
-        "--momentum",
-        "0.9",
-        "--steps",
-        "20",
-        "--no-noise",
-        "--out",
-        str(tmp_path),
-    ]
-    assert cli.main(words) == 0
+    x, y = "eta_y:0.01:100:8", "eta_z:1:100:6"
+    words = f"phase --x {x} --y {y} --momentum 0.9 --steps 20 --no-noise --out"
+    assert cli.main([*words.split(), str(tmp_path)]) == 0
     assert "$" not in capsys.readouterr().out
     options = {"momentum": 0.9, "steps": 20, "noise": False, "out": tmp_path}
-    diagram = sweeps.phase(x=axes[1], y=axes[3], **options)
+    diagram = sweeps.phase(x=x, y=y, **options)
     figures = {panels: diagram.plot(panels) for panels in ("one", "all")}
     panels = {name: len(figure.axes) for name, figure in figures.items()}
     assert panels == {"one": 1, "all": 8}  # six maps, and two bars of colours

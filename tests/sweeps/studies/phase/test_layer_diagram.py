@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import integrate, optimize
 
 import dynsim
 import sweeps
 from dynsim import Status
-from odes import growth, symmetric
+from odes import decoder, growth, symmetric
 from sweeps.systems import budget, layer_diagram
 from sweeps.systems.experiment import experiment
 from sweeps.systems.layer_diagram import Region
@@ -59,38 +58,17 @@ def test_each_region_has_its_rule():
     assert layer_diagram.classify(lost) == Region.DIVERGED
 
 
-def test_the_peak_line_is_where_gamma_peaks_at_the_horizon():
-    run = experiment(momentum=0.0, steps=50)
-    config = sweeps.diagrams.Phase(run, "eta_y:1e-3:1:41", "eta_z:0.1:1:3")
-    closed = lines(config)
-    (_, eta_y), _ = config.axes().items()
-    K, M = 2, 34
-    for i in (0, 20, 40):
-        # h' = eta_y / (M - 1 + e^{M h}) per visit (Lemma 3), integrated and maximised with SciPy.
-        eta = eta_y[i]
-
-        def gamma(t, eta=eta):
-            h = integrate.solve_ivp(
-                lambda _, h: eta / (M - 1 + np.exp(M * h)), (0, t / K), [0.0], rtol=1e-9, atol=1e-12
-            ).y[0, -1]
-            return (M - 1) ** 2 * h / (M - 1 + np.exp(M * h))
-
-        guess = K * math.log(M) / eta
-        peak = optimize.minimize_scalar(
-            lambda t: -gamma(t), bounds=(0.2 * guess, 3 * guess), method="bounded"
-        ).x
-        # The optimum is flat: SciPy finds it to the square root of its precision.
-        np.testing.assert_allclose(closed["peak"][:, i], peak / 50, rtol=2e-3)
-        np.testing.assert_allclose(closed["rise_end"][:, i], guess / 50)
-
-
 def test_lines_on_other_axes_and_with_momentum(monkeypatch):
     axes = {"x": "eta_y:0.1:1:5", "y": "eta_z:0.1:1:4"}
     plain, fast = (
         lines(sweeps.diagrams.Phase(experiment(momentum=momentum, steps=100), **axes))
         for momentum in (0.0, 0.9)
     )
+    # Two classes and 34 tokens.
+    stages = decoder.stages(np.geomspace(0.1, 1, 5), 2, 34)
     for name in ("rise_end", "peak", "snap"):
+        want = np.tile(getattr(stages, name) / 100, (4, 1))
+        np.testing.assert_allclose(plain[name], want, rtol=1e-5)
         np.testing.assert_allclose(fast[name], plain[name] / 10)
     assert (np.diff(plain["bound"], axis=0) > 0).all()
     run = experiment(task="overlapping", overlap=0.3, momentum=0.0, steps=100)

@@ -7,16 +7,12 @@ import pytest
 import xarray as xr
 from scipy.stats import binomtest, norm
 
-import dynsim
 import sweeps
-from odes import symmetric
-from sweeps import cli
 from sweeps.studies.phase import counts, figure, maps
 from sweeps.studies.phase.counts import Tally
 from sweeps.studies.phase.plane import at_points
 from sweeps.systems.diagrams import Regions
 from sweeps.systems.experiment import experiment
-from sweeps.systems.layer_diagram import Region
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 SIDE = 40
@@ -84,34 +80,6 @@ def options(out, **settings):
 def mapped(monkeypatch, runs, config):
     monkeypatch.setattr(maps, "run_sweep", runs)
     return sweeps.diagrams.maps(config, RULE)["simulation"]
-
-
-def places(table, level, of="share"):
-    """The vertices of a curve of the region above, on axes from 0 to 1."""
-    at = (table.region == "above") & (table.level == level) & (table.of == of)
-    return tuple(np.log10(table[name].values[at.values]) for name in ("x", "y"))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.more
-def test_curves_are_where_the_share_of_the_seeds_is_the_level(shared, tmp_path, monkeypatch):
-    """A step that is normal: the band between 10 and 90 % is 2.56 standard deviations wide."""
-    seeds = 96
-    runs = Runs(shared)
-    table = sweeps.diagrams.boundary(mapped(monkeypatch, runs, options(tmp_path, seeds=seeds)))
-    assert set(table.region.values) == {"below", "above"}
-    assert table.computed.all()
-    draws = np.array([runs.drawn(seed)[0, 0] for seed in range(seeds)])
-    for level in (0.1, 0.5, 0.9):
-        x, y = places(table, level)
-        # What the seeds drew, which is the same in each row, or else on average what all draw.
-        want = np.quantile(draws, level) if shared else norm.ppf(level)
-        error = x - curve(y) - WIDTH * want
-        if shared:
-            # A point apart, half of which is on average that to the next one.
-            assert abs(error).max() < 1 / (SIDE - 1)
-        else:
-            assert abs(error.mean()) < 0.1 * WIDTH
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -248,26 +216,3 @@ def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid():
     grid = maps.on_grid(zipped, "momentum", "eta_z").transpose("momentum", "eta_z", "seed", ...)
     np.testing.assert_array_equal(grid.loss, sweeps.run(full, progress=False).loss)
     np.testing.assert_array_equal(grid.eta_z, [1.0, 2.0])
-
-
-@pytest.mark.more
-def test_one_theory_is_one_panel(tmp_path):
-    """Of descent, whose plane is that of its single runs."""
-    words = ["--theory", "symmetric", "--x", "eta_y:0.1:10:3", "--y", "eta_z:0.1:1:2"]
-    assert cli.main(["phase", *words, "--steps", "20", "--out", str(tmp_path)]) == 0
-    with np.load(tmp_path / "phase.npz") as arrays:
-        assert not [name for name in arrays if name.startswith("simulation")]
-        entropy, codes = (arrays[f"symmetric-descent/{n}"] for n in ("entropy", "region"))
-        axes = arrays["eta_y"], arrays["eta_z"]
-    np.testing.assert_allclose(axes[0], [0.1, 1, 10])
-    rates = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
-    task = symmetric.symmetric_task(dynsim.SynSmall().build())
-    alone = symmetric.descend(
-        task, dynsim.sgd(*rates.T), steps=20, times=[20], record=["entropy", "loss"]
-    )
-    # float32 and its rounding of 20 steps.
-    np.testing.assert_allclose(entropy.ravel(), alone["entropy"].ravel(), rtol=1e-4)
-    # Half of ln 34 is what a task counts as learned from.
-    learned = alone["loss"].ravel() < np.log(34) / 2
-    np.testing.assert_array_equal(codes.ravel() != Region.NOT_LEARNED, learned)
-    assert len(set(learned)) == 2

@@ -1,13 +1,9 @@
 """Refinement on regions that are known in closed form: what it measures, finds and bounds."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from sweeps.studies.phase.refinement import Guarded, Lattice, Refinement, guard
-
-Shape = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def disc(x, y):
@@ -78,10 +74,6 @@ def test_a_connected_boundary_is_found_exactly(shape, points):
     np.testing.assert_allclose(found.value, 0.1 * i + 0.2 * j)
 
 
-def half(x, y):
-    return y > 0.31 + 0.29 * x
-
-
 def carpet(x, y):
     """Every third point of a line along x, in rows that are shifted: no cell is of one region."""
     return (np.rint(256 * x) + np.rint(256 * y)) % 3 == 0
@@ -89,7 +81,7 @@ def carpet(x, y):
 
 @pytest.mark.parametrize(
     ("shape", "low", "high"),
-    [(half, 0.97, 1.03), (disc, 0.97, 1.03), (basins, 1.35, 1.5), (carpet, 2, 2)],
+    [(power, 0.97, 1.03), (disc, 0.97, 1.03), (basins, 1.35, 1.5), (carpet, 2, 2)],
 )
 def test_the_dimension_of_the_boundary_is_that_of_the_curve(shape, low, high):
     """That of boxes with more than one region in the full picture."""

@@ -28,3 +28,24 @@ class Quadratic(dynsim.Problem):
 
     def observables(self):
         return {"escaped": lambda self, params: 1 / (1 + params["w"] ** -2)}
+
+
+class Bowl(dynsim.Problem):
+    """Three weights in a quadratic bowl.
+
+    Attributes:
+        bend: curvature of two directions.
+        other: curvature of the third one.
+    """
+
+    bend: float = 2.0
+    other: float = 2.0
+
+    def init(self, key):
+        return jnp.ones(3)
+
+    def population_loss(self, params):
+        return jnp.sum(jnp.array([self.bend, self.bend, self.other]) * params**2) / 2
+
+    def groups(self, params):
+        return "all"

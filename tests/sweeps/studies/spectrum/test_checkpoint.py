@@ -61,24 +61,6 @@ def test_numbers_of_matrices_in_closed_form(tmp_path):
     assert np.isnan(singular.energy(np.zeros(2))).all()
 
 
-@pytest.mark.parametrize(("m", "n"), [(240, 90), pytest.param(300, 300, marks=pytest.mark.full)])
-def test_the_null_is_a_random_matrix(m, n):
-    draw = RNG.normal(size=(m, n))
-    values, norm = sigma(draw), float(np.linalg.norm(draw))
-    expected, edge = singular.null(norm, m, n), singular.bulk_edge(norm, m, n)
-    assert np.abs(expected - values).max() < 0.05 * values[0]
-    assert values[0] == pytest.approx(edge, rel=0.06)
-    s = norm / np.sqrt(m * n)
-    assert edge == pytest.approx(s * (np.sqrt(m) + np.sqrt(n)), rel=1e-12)
-    # Page's entropy of a random state, ln r - r / (2 max), for large matrices.
-    r, most = min(m, n), max(m, n)
-    page = r * np.exp(-r / (2 * most))
-    assert singular.summarise(expected)["effective_rank"] == pytest.approx(page, rel=2e-3)
-    planted = np.linalg.qr(RNG.normal(size=(m, 3)))[0] @ np.linalg.qr(RNG.normal(size=(n, 3)))[0].T
-    spiked = sigma(draw + 3 * edge * planted)
-    assert (spiked > singular.bulk_edge(float(np.linalg.norm(spiked)), m, n)).sum() == 3
-
-
 def test_zero_thin_and_broken_matrices_have_a_status(tmp_path):
     broken = np.ones((3, 4))
     broken[0, 1], broken[2, 2] = np.nan, np.inf
@@ -171,3 +153,5 @@ def test_the_null_of_small_matrices_has_the_quantiles_of_marchenko_and_pastur():
         want = np.sqrt(roots)
         found = singular.null(3.0, m, n)
         np.testing.assert_allclose(found, 3 * want / np.linalg.norm(want), rtol=1e-6)
+        edge = 3 / np.sqrt(m * n) * (np.sqrt(m) + np.sqrt(n))
+        assert singular.bulk_edge(3.0, m, n) == pytest.approx(edge, rel=1e-12)
