@@ -313,7 +313,8 @@ RUNS: Rows = [
     (lambda: train(limit=-INF), ("limit", "-inf", "finite")),
     (lambda: train(key=None), ("key", "None", "random")),
     (lambda: train(rule=dynsim.sgd(1.0, noise=0.1), key=None, batch=INF), ("key", "None")),
-    (lambda: train(key=3), ("key", "3", "jax.random.key(0)")),
+    *((lambda k=k: train(key=k), ("key", repr(k), "jax.random.key(0)"))
+      for k in (3, jnp.zeros(2, "float32"))),
     (lambda: train(key=jax.random.split(KEY, 3)), ("key", "one key", "(3,)")),
     (lambda: train(rule=noisy, key=None, batch=INF, init={"w": 0.0, "steps": 7}), ("key", "None")),
     (lambda: train(data=(np.ones((9, 1)),)), ("data[0]", "steps = 10")),

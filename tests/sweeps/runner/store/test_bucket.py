@@ -72,6 +72,13 @@ def inside(address: str) -> dict[str, bytes]:
     }
 
 
+def test_the_first_commit_of_a_chunk_counts(address: str) -> None:
+    storage = filled(address).storage
+    commits = [storage.commit(0, {"c/0": value}, value, lambda: None) for value in (b"1", b"2")]
+    assert commits == [True, False]
+    assert storage.read("c/0") == b"1"
+
+
 def interrupted(
     monkeypatch: pytest.MonkeyPatch, at: int, act: Callable[[], object], create: Callable
 ) -> int:
