@@ -95,8 +95,19 @@ def test_the_peak_is_the_published_one_and_a_maximum(M, eta, time, value):
     # A maximum is located to the square root of the precision of its value.
     np.testing.assert_allclose(stages.peak, found.x, rtol=1e-5)
     np.testing.assert_allclose(decoder.gamma(stages.peak, eta, M), stages.peak_gamma, rtol=1e-12)
-    # e^x = (M-1) x has roots from M = 4 on.
-    assert np.isnan([decoder.stages(1.0, 1, m).snap for m in (3.0, 4.0)]).tolist() == [True, False]
+
+
+@pytest.mark.usefixtures("x64")
+def test_transition_times_scale_with_K_over_eta_and_end_where_defined():
+    one, other = decoder.stages(0.5, 1, 50.0), decoder.stages(2.0, 6, 50.0)
+    for name in ("rise_end", "peak", "snap"):
+        np.testing.assert_allclose(getattr(other, name), 1.5 * getattr(one, name), rtol=1e-14)
+    root = 0.5 * one.snap / 2
+    np.testing.assert_allclose(jnp.exp(root), 49 * root, rtol=1e-12)
+    assert root > 1
+    np.testing.assert_allclose(one.rise_end, np.log(50) / 0.5, rtol=1e-15)
+    assert np.isnan(decoder.stages(1.0, 1, 3.0).snap)
+    assert np.isfinite(decoder.stages(1.0, 1, 4.0).snap)
 
 
 BATCHES = """
