@@ -110,9 +110,14 @@ def call_of_user(
     if not is_traced(arguments) or _top(getattr(owner, "__module__", None)) in OURS:
         return function(*arguments, **options)
     leaves, structure = jax.tree.flatten((function, arguments, options))
-    signature = structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
-    if signature in _WITHOUT_ARRAYS:
-        return function(*arguments, **options)
+    is_array = lambda x: isinstance(x, jax.Array | np.ndarray)  # noqa: E731
+    signature = structure, *((x.shape, x.dtype) if is_array(x) else x for x in leaves)
+    try:
+        if signature in _WITHOUT_ARRAYS:
+            return function(*arguments, **options)
+    except TypeError:
+        # An object among the arguments has no hash.
+        signature = None
     returned = []
 
     # Equinox does not trace a plain function, which may have constants too.
@@ -129,7 +134,8 @@ def call_of_user(
         return jax.tree.map(lambda own, new: own if is_own(own) else new, returned[0], result)
     if len(_WITHOUT_ARRAYS) >= MAX_REMEMBERED:
         _WITHOUT_ARRAYS.clear()
-    _WITHOUT_ARRAYS.add(signature)
+    if signature is not None:
+        _WITHOUT_ARRAYS.add(signature)
     return function(*arguments, **options)
 
 

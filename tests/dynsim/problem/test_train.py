@@ -329,3 +329,25 @@ def test_arrays_that_code_reads_have_the_precision_of_each_run(first: str, own: 
         rtol = {"float32": 1e-6, "float64": 1e-14}[dtype]
         for name, value in want.items():
             np.testing.assert_allclose(run[name][-1], value, rtol=rtol, err_msg=name)
+
+
+def test_a_model_may_hold_an_object_without_a_hash() -> None:
+    class Label:
+        __hash__ = None
+
+    class Labelled(ReadsArrays):
+        def init(self, key):
+            return jnp.asarray(FROM), Label()
+
+        def population_loss(self, params):
+            return super().population_loss(params[0])
+
+        def observables(self):
+            return {}
+
+    options = {"steps": 3, "batch": math.inf, "record": "loss", "dtype": "float64"}
+    found, want = (
+        dynsim.train(problem, dynsim.sgd(0.3), KEY, **options)["loss"]
+        for problem in (Labelled(), ReadsArrays())
+    )
+    np.testing.assert_array_equal(found, want)
