@@ -40,6 +40,8 @@ UNTRACEABLE = (
     jax.errors.TracerIntegerConversionError,
 )
 """Errors that JAX raises where Python needs the values of traced arrays."""
+OTHER_PRECISION = "to have the same dtypes, got float"
+"""Part of the message of JAX about operands of different precision."""
 OURS = {"dynsim", "odes", "sweeps"}
 OTHERS = {
     *sys.stdlib_module_names,
@@ -91,9 +93,12 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
             ) from error
         shown = ", ".join(eqx.tree_pformat(value, width=sys.maxsize) for value in arguments)
         shown = f" with the arguments {shown}" if shown else ""
+        # `call_of_user` cannot copy what an inner function of jax.jit has read.
+        hint = "\nA NumPy array that a function of jax.jit reads keeps the precision of its first "
+        hint += "trace; write ARRAY.copy() there, or pass it as an argument"
         raise ValueError(
             f"{where}: must work while JAX compiles it{shown}; raises {type(error).__name__}\n"
-            f"{line}\n{error}"
+            f"{line}\n{error}{hint if OTHER_PRECISION in str(error) else ''}"
         ) from error
 
 

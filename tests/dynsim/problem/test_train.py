@@ -351,3 +351,25 @@ def test_a_model_may_hold_an_object_without_a_hash() -> None:
         for problem in (Labelled(), ReadsArrays())
     )
     np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_compiled_function_of_ones_own_has_to_copy_what_it_reads(copied: bool) -> None:
+    @jax.jit
+    def loss(params):
+        return jnp.sum((SLOPES.copy() if copied else SLOPES) * params**2) / 2
+
+    class Compiled(ReadsArrays):
+        def population_loss(self, params):
+            return loss(params)
+
+    train = lambda dtype: dynsim.train(
+        Compiled(), dynsim.sgd(0.1), KEY, steps=2, batch=math.inf, record="loss", dtype=dtype
+    )
+    train("float64")
+    if copied:
+        want = np.sum(SLOPES * (FROM * (1 - SLOPES / 10) ** 2) ** 2) / 2
+        np.testing.assert_allclose(train("float32")["loss"][-1], want, rtol=1e-6)
+    else:
+        with pytest.raises(ValueError, match=r"ARRAY\.copy\(\)"):
+            train("float32")
