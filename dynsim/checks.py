@@ -134,9 +134,13 @@ def call_of_user(
     if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(converted)):
         copied = lambda x: jnp.asarray(np.array(x)) if isinstance(x, np.ndarray) else x  # noqa: E731
         result = jax.tree.map(copied, converted)(*arguments)
-        # What the user returns as it is, JAX has not converted: checks see all of its bits.
-        is_own = lambda x: isinstance(x, np.ndarray | np.generic)  # noqa: E731
-        return jax.tree.map(lambda own, new: own if is_own(own) else new, returned[0], result)
+        # What the user returns as it is, JAX has not converted: checks see all of its bits. Arrays
+        # that JAX has converted are of a class of its own.
+        is_own = lambda x: (  # noqa: E731
+            isinstance(x, np.ndarray | np.generic) and _top(type(x).__module__) != "jax"
+        )
+        chosen = lambda own, new: own if is_own(own) else copied(new)  # noqa: E731
+        return jax.tree.map(chosen, returned[0], result)
     if len(_WITHOUT_ARRAYS) >= MAX_REMEMBERED:
         _WITHOUT_ARRAYS.clear()
     if signature is not None:

@@ -331,13 +331,13 @@ def test_arrays_that_code_reads_have_the_precision_of_each_run(first: str, own: 
             np.testing.assert_allclose(run[name][-1], value, rtol=rtol, err_msg=name)
 
 
-def test_a_model_may_hold_an_object_without_a_hash() -> None:
+def test_a_model_may_hold_a_number_and_an_object_without_a_hash() -> None:
     class Label:
         __hash__ = None
 
     class Labelled(ReadsArrays):
         def init(self, key):
-            return jnp.asarray(FROM), Label()
+            return jnp.asarray(FROM), jnp.float32(2), Label()
 
         def population_loss(self, params):
             return super().population_loss(params[0])
