@@ -57,7 +57,7 @@ OTHERS = {
 Result = TypeVar("Result")
 MAX_REMEMBERED = 64
 _WITHOUT_ARRAYS: set[tuple[Any, ...]] = set()
-"""Functions of users, with their arguments, that read no NumPy array from outside."""
+"""Signatures of calls in which the user's function uses no NumPy array of its surroundings."""
 
 
 def is_traced(tree: Any) -> bool:
@@ -94,8 +94,11 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
         shown = ", ".join(eqx.tree_pformat(value, width=sys.maxsize) for value in arguments)
         shown = f" with the arguments {shown}" if shown else ""
         # `call_of_user` cannot copy what an inner function of jax.jit has read.
-        hint = "\nA NumPy array that a function of jax.jit reads keeps the precision of its first "
-        hint += "trace; write ARRAY.copy() there, or pass it as an argument"
+        hint = (
+            "\nA function compiled with jax.jit keeps the NumPy arrays that it uses in the "
+            "precision of its first trace; use ARRAY.copy() inside it, or pass the array as an "
+            "argument"
+        )
         raise ValueError(
             f"{where}: must work while JAX compiles it{shown}; raises {type(error).__name__}\n"
             f"{line}\n{error}{hint if OTHER_PRECISION in str(error) else ''}"
@@ -105,24 +108,25 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
 def call_of_user(
     owner: Any, function: Callable[..., Result], *arguments: Any, **options: Any
 ) -> Result:
-    """Call a function that the user wrote, unless the `owner`, its class or itself, is dynsim's.
-    If it is traced, the NumPy arrays that it reads from outside are copied.
+    """Call a function of the user. While it is traced, copy the NumPy arrays that it closes over or
+    reads from its module, unless the `owner`, its class or the function itself, is dynsim's.
 
-    JAX converts such an array once, to the precision of that moment, and uses the result as long
-    as any program holds it. Training in float32 after a theory in float64 would get float64
-    numbers, and the other way round. Programs therefore hold copies.
+    JAX converts such an array once and reuses the result, whatever the precision, for as long as
+    any compiled program holds it. Without copies, float32 training after a float64 theory would use
+    float64 arrays, and a float64 theory after float32 training would use rounded ones.
     """
-    if not is_traced(arguments) or _top(getattr(owner, "__module__", None)) in OURS:
+    if not is_traced(arguments) or is_ours(owner):
         return function(*arguments, **options)
     leaves, structure = jax.tree.flatten((function, arguments, options))
     is_array = lambda x: isinstance(x, jax.Array | np.ndarray)  # noqa: E731
     signature = structure, *((x.shape, x.dtype) if is_array(x) else x for x in leaves)
     try:
-        if signature in _WITHOUT_ARRAYS:
-            return function(*arguments, **options)
+        is_known = signature in _WITHOUT_ARRAYS
     except TypeError:
         # An object among the arguments has no hash.
-        signature = None
+        is_known, signature = False, None
+    if is_known:
+        return function(*arguments, **options)
     returned = []
 
     # Equinox does not trace a plain function, which may have constants too.
@@ -146,6 +150,12 @@ def call_of_user(
     if signature is not None:
         _WITHOUT_ARRAYS.add(signature)
     return function(*arguments, **options)
+
+
+def is_ours(owner: Any) -> bool:
+    """Return whether a class or function is dynsim's."""
+    # A partial function has no module.
+    return _top(getattr(owner, "__module__", None)) in OURS
 
 
 def of_user(function: Callable[..., Result]) -> Callable[..., Result]:

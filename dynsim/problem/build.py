@@ -70,7 +70,7 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
 def _builders(part: Problem | Data) -> set[type]:
     """Return the classes of users that build the problem, or a problem or data in its fields."""
     own = type(part).build not in (Problem.build, Arrays.build)
-    ours = type(part).__module__.partition(".")[0] in checks.OURS
+    ours = checks.is_ours(type(part))
     inner = (each for each in vars(part).values() if isinstance(each, Problem | Data))
     return ({type(part)} if own and not ours else set[type]()).union(*map(_builders, inner))
 

@@ -232,7 +232,7 @@ def check_repeats(
         ValueError: for a method whose second trace has other operations or constants than the
             first. Addresses of functions may differ.
     """
-    if type(problem).__module__.partition(".")[0] in checks.OURS:
+    if checks.is_ours(type(problem)):
         return None
 
     def trace() -> ClosedJaxpr:
